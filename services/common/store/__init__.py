@@ -1,0 +1,1 @@
+"""What a service keeps: the record store port and how one is opened."""
