@@ -1,0 +1,108 @@
+# Everything starts here and needs only Python (3.11 or newer) and make. `make` alone says what there is.
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PY   := $(BIN)/python
+# uv only resolves; nothing else uses it.
+UV   := build/uv/bin/uv
+
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The programs of the environment first, so that buf finds its plugins.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+##@ Everyday
+
+.PHONY: setup
+setup: $(VENV)/.project ## make .venv with everything the lock file names
+	@:
+
+.PHONY: gen
+gen: setup ## build gen/python from proto/, if something changed
+	@$(PY) -m build_tools.generate
+
+.PHONY: run
+run: gen ## start the mesh here and show the example agent's turn
+	@$(BIN)/harness up --demo
+
+.PHONY: test
+test: gen ## run every test (TESTS=path and ARGS=... narrow it)
+	@$(PY) -m pytest -n auto -q $(ARGS) $(TESTS)
+
+.PHONY: check
+check: gen ## format, lint, types, architecture, contracts
+	@$(BIN)/ruff format --check --quiet . || { echo "check: some files are not formatted: run 'make format'" >&2; $(BIN)/ruff format --check . ; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/buf lint
+	@$(BIN)/buf format proto --diff --exit-code
+	@$(PY) -m build_tools.breaking
+	@$(BIN)/yamllint --strict .
+	@echo "check: all clean"
+
+.PHONY: format
+format: gen ## format Python and contracts in place
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix --select I .
+	@$(BIN)/buf format proto --write
+
+.PHONY: bench
+bench: gen ## measure against the ceiling (never part of the tests)
+	@$(PY) -m bench $(ARGS)
+
+##@ Upkeep
+
+.PHONY: lock
+lock: $(UV) ## resolve requirements*.lock anew from pyproject.toml (needs a package index)
+	@echo "lock: resolving" >&2
+	@rm -f build/requirements.lock build/requirements-dev.lock
+	@$(UV) pip compile $(LOCK_OPTIONS) --extra all --output-file build/requirements.lock pyproject.toml
+	@$(UV) pip compile $(LOCK_OPTIONS) --extra all --extra dev --constraint build/requirements.lock --output-file build/requirements-dev.lock pyproject.toml
+	@mv build/requirements.lock build/requirements-dev.lock .
+
+# No header, index or link in the file: it must say what is installed, not where from.
+LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-header --no-emit-index-url --no-emit-find-links
+
+$(UV):
+	@python3 -m venv build/uv
+	@build/uv/bin/pip install --quiet uv
+
+.PHONY: clean
+clean: ## remove all that make built, .venv too
+	@rm -rf $(VENV) build gen dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help
+help: ## this list
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@/ { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+# --- .venv, in three steps that are each done again only when their input changed ---
+
+# PYTHON=/path/to/python chooses another one.
+PYTHON ?=
+
+$(VENV)/.created:
+	@python=$$(PYTHON='$(PYTHON)' bash build_tools/find_python.sh); \
+		echo "setup: making $(VENV) with $$python"; \
+		"$$python" -m venv --clear $(VENV) || { \
+			echo "setup: '$$python -m venv' failed. On Debian or Ubuntu install the package python3-venv, then run make again." >&2; \
+			exit 1; }
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.created requirements-dev.lock
+	@echo "setup: installing the packages of requirements-dev.lock (about a minute the first time)"
+	@$(PY) -m pip install --quiet --require-hashes -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/.project: $(VENV)/.packages pyproject.toml
+	@echo "setup: installing the project itself"
+	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
