@@ -1,0 +1,200 @@
+"""A bounded queue from one event loop to worker threads that answer in batches.
+
+Why not an executor: it wakes the event loop once per call, this once per batch, and a batch is what a group commit
+needs. While a batch is being served the next one gathers; a lone job never waits for company.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from services.common.store.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """One piece of work and, once served, either its result or its error."""
+
+    __slots__ = ("atomic", "error", "future", "operation", "result", "size")
+
+    def __init__(self, operation: Callable[..., T], future: asyncio.Future[T], size: int, atomic: bool) -> None:
+        self.operation = operation
+        self.future = future
+        self.size = size
+        self.atomic = atomic
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+
+Jobs = list[Job[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneBounds:
+    """What a lane holds at most (I35). `patience` is how many seconds a caller waits for a place in it."""
+
+    jobs: int
+    bytes: int
+    batch_jobs: int
+    batch_bytes: int
+    patience: float
+
+
+class Server:
+    """Serves the batches of one thread; `serve` sets result or error of every job and must not raise."""
+
+    def serve(self, jobs: Jobs) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        raise NotImplementedError
+
+
+class Lane:
+    """The queue and its threads. Made and used on one event loop.
+
+    A caller that finds the lane full waits in line, bounded by its own timeout and by `patience`, then gets
+    `StoreUnavailable`. A job larger than the whole lane is served alone.
+    """
+
+    def __init__(self, name: str, servers: list[Server], bounds: LaneBounds) -> None:
+        self._name = name
+        self._bounds = bounds
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._jobs = 0
+        self._bytes = 0
+        self._line: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._closed = False
+        self._stopped = [asyncio.Event() for _ in servers]
+        self._threads = [
+            threading.Thread(target=self._work, args=(server, stopped), name=f"{name}-{number}", daemon=True)
+            for number, (server, stopped) in enumerate(zip(servers, self._stopped, strict=True))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def run(self, operation: Callable[..., T], size: int = 0, atomic: bool = False) -> T:
+        """Have a thread do `operation` and return what it returned; `size` in bytes counts against the bounds.
+
+        Cancelled while waiting, the operation may be done all the same.
+        """
+        if self._closed:
+            raise StoreUnavailable(f"{self._name}: the store is closed")
+        if self._line or not self._has_room(size):
+            await self._wait_in_line(size)
+        else:
+            self._enter(size)
+        job = Job(operation, self._loop.create_future(), size, atomic)
+        self._queue.put(job)
+        return await job.future
+
+    async def close(self) -> None:
+        """Serve what was accepted, turn away who waits in line, end the threads."""
+        if not self._closed:
+            self._closed = True
+            for place, _ in self._line:
+                if not place.done():
+                    place.set_exception(StoreUnavailable(f"{self._name}: the store is closed"))
+            self._line.clear()
+            for _ in self._threads:
+                self._queue.put(None)
+        for stopped in self._stopped:
+            await stopped.wait()
+        for thread in self._threads:
+            thread.join()
+
+    def _has_room(self, size: int) -> bool:
+        return self._jobs < self._bounds.jobs and (not self._jobs or self._bytes + size <= self._bounds.bytes)
+
+    def _enter(self, size: int) -> None:
+        self._jobs += 1
+        self._bytes += size
+
+    async def _wait_in_line(self, size: int) -> None:
+        place: asyncio.Future[None] = self._loop.create_future()
+        entry = (place, size)
+        self._line.append(entry)
+        try:
+            async with asyncio.timeout(self._bounds.patience):
+                await place
+        except BaseException as error:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self._leave(size)  # let in and gone at the same moment: the place goes to the next
+            else:
+                with contextlib.suppress(ValueError):  # close() has already cleared the line
+                    self._line.remove(entry)
+            self._admit()
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable(
+                    f"{self._name}: its queue of {self._bounds.jobs} stayed full for {self._bounds.patience:g} s"
+                ) from None
+            raise
+
+    def _leave(self, size: int) -> None:
+        self._jobs -= 1
+        self._bytes -= size
+
+    def _admit(self) -> None:
+        while self._line and self._has_room(self._line[0][1]):
+            place, size = self._line.popleft()
+            if not place.done():
+                self._enter(size)
+                place.set_result(None)
+
+    def _settle(self, jobs: Jobs) -> None:
+        for job in jobs:
+            self._leave(job.size)
+            if job.future.done():  # its caller was cancelled
+                continue
+            if job.error is not None:
+                job.future.set_exception(job.error)
+            else:
+                job.future.set_result(job.result)
+        self._admit()
+
+    def _work(self, server: Server, stopped: asyncio.Event) -> None:
+        try:
+            open_for_more = True
+            while open_for_more:
+                jobs, open_for_more = self._take()
+                if jobs:
+                    server.serve(jobs)
+                    self._tell(self._settle, jobs)
+        finally:
+            server.finish()
+            self._tell(stopped.set)
+
+    def _tell(self, what: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(what, *args)
+        except RuntimeError:
+            if not self._loop.is_closed():  # a closed loop has nobody left to tell
+                raise
+
+    def _take(self) -> tuple[Jobs, bool]:
+        job = self._queue.get()
+        if job is None:
+            return [], False
+        jobs = [job]
+        size = job.size
+        # Several threads share a backlog instead of one taking it all.
+        most = min(self._bounds.batch_jobs, 1 + self._queue.qsize() // len(self._threads))
+        while len(jobs) < most and size < self._bounds.batch_bytes:
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                break
+            if job is None:
+                return jobs, False
+            jobs.append(job)
+            size += job.size
+        return jobs, True
