@@ -1,0 +1,149 @@
+"""The client side of every call between processes of the mesh: one `Peer` per address, which finds a restarted process by itself."""
+
+import json
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+from pydantic import SecretStr
+
+from services.common.interceptors.auth import AUTHORIZATION, SUBJECT
+from services.common.settings import check_address
+from services.common.status import from_rpc_error
+from services.common.tracing import TRACEPARENT, current_traceparent
+
+DEFAULT_TIMEOUT_SECONDS = 10.0
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+KEEPALIVE_MILLISECONDS = 20_000
+KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def connect(address: str, token: SecretStr | None = None, *, idempotent_methods: Sequence[str] = ()) -> "Peer":
+    """A peer at `unix:/path` or `host:port`; connects when first called, and again whenever the process behind it restarts.
+
+    `token` is the service credential; None where each call brings its own (`credential=`, a capability token). `idempotent_methods`
+    (`harness.run.v1.RunService/GetRun`) may be repeated by the channel, up to three times, while the peer is unavailable. Must be called on the event loop.
+    """
+    return Peer(check_address(address), token, idempotent_methods)
+
+
+class Peer:
+    """A channel, its credential, and calls that raise `HarnessError`. Make stubs from `peer.channel`, call them through the peer:
+
+        response = await peer.call(stub.GetRun, GetRunRequest(...), subject=subject)
+        async with aclosing(peer.stream(stub.WatchRun, request, subject=subject, timeout=None)) as events: ...
+    """
+
+    def __init__(self, address: str, token: SecretStr | None, idempotent_methods: Sequence[str]) -> None:
+        self.address = address
+        self._authorization = None if token is None else _bearer(token)
+        self.channel = grpc.aio.insecure_channel(_target(address), options=channel_options(address, idempotent_methods))
+
+    async def call(
+        self,
+        method: Callable[..., Any],
+        request: Request | AsyncIterable[Request] | Iterable[Request],
+        *,
+        subject: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        credential: str | None = None,
+        wait_for_ready: bool = False,
+    ) -> Any:
+        """One response (unary, or client stream). `timeout` in seconds is the whole call's deadline; with `wait_for_ready` a peer that is away is waited
+        for within it instead of failing at once. Raises `HarnessError`.
+        """
+        try:
+            return await method(
+                request, timeout=timeout, metadata=self.metadata(subject=subject, credential=credential), wait_for_ready=wait_for_ready
+            )
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from None
+
+    async def stream(
+        self,
+        method: Callable[..., Any],
+        request: Request | AsyncIterable[Request],
+        *,
+        subject: str | None = None,
+        timeout: float | None,
+        credential: str | None = None,
+        wait_for_ready: bool = False,
+    ) -> AsyncIterator[Any]:
+        """The messages of a server or bidirectional stream. `timeout` must be said: None only for a stream that ends by its own rule.
+
+        Leaving the loop (use `contextlib.aclosing`) cancels the call. Raises `HarnessError`.
+        """
+        call = method(request, timeout=timeout, metadata=self.metadata(subject=subject, credential=credential), wait_for_ready=wait_for_ready)
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from None
+        finally:
+            # Closing a channel does not cancel a pending read; cancelling an ended call does nothing.
+            call.cancel()
+
+    def metadata(self, *, subject: str | None = None, credential: str | None = None) -> tuple[tuple[str, str], ...]:
+        """What accompanies a call: credential, subject, trace context. For calls made on a stub directly."""
+        authorization = self._authorization if credential is None else f"Bearer {credential}"
+        pairs = [(TRACEPARENT, current_traceparent())]
+        if authorization is not None:
+            pairs.append((AUTHORIZATION, authorization))
+        if subject is not None:
+            pairs.append((SUBJECT, subject))
+        return tuple(pairs)
+
+    async def close(self) -> None:
+        """Closes the channel; calls still open are cancelled."""
+        await self.channel.close(grace=None)
+
+
+def channel_options(address: str, idempotent_methods: Sequence[str] = ()) -> list[tuple[str, Any]]:
+    """Options of every client channel; the keepalive fits `server.server_options`."""
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MILLISECONDS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MILLISECONDS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # A restarted peer is found again within a second.
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.enable_retries", 1),
+        ("grpc.service_config", _service_config(idempotent_methods)),
+        # Channels of one process to one address are not shared behind our back: closing one must not touch another.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    if address.startswith("unix:"):
+        # The socket path as authority is refused by servers in other languages.
+        options.append(("grpc.default_authority", "localhost"))
+    return options
+
+
+def _service_config(idempotent_methods: Sequence[str]) -> str:
+    config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
+    if idempotent_methods:
+        names = [{"service": service, "method": method} for service, _, method in (name.rpartition("/") for name in idempotent_methods)]
+        retry = {
+            "maxAttempts": 4,
+            "initialBackoff": "0.05s",
+            "maxBackoff": "0.5s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": ["UNAVAILABLE"],
+        }
+        config["methodConfig"] = [{"name": names, "retryPolicy": retry}]
+    return json.dumps(config)
+
+
+def _target(address: str) -> str:
+    return address if address.startswith("unix:") else f"dns:///{address}"
+
+
+def _bearer(token: SecretStr) -> str:
+    return f"Bearer {token.get_secret_value()}"

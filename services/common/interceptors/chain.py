@@ -1,0 +1,202 @@
+"""The one interceptor of a listener: the pieces of this package in their order, around all four kinds of RPC.
+
+One wrapper instead of five nested ones, made once per method: the order is visible in one place and a unary call pays for it once.
+Order: trace, auth (before the request is even read), deadline, validation, servicer, error mapping, metrics.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from time import perf_counter
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from grpc.aio import AbortError
+
+from services.common import metrics
+from services.common.caller import Caller, set_caller
+from services.common.errors import HarnessError
+from services.common.interceptors.auth import Authenticator
+from services.common.interceptors.deadline import bounded, remaining_seconds
+from services.common.interceptors.error_mapping import abort, classified
+from services.common.interceptors.tracing import end_span, enter_trace, start_span
+from services.common.interceptors.validation import check_message, checked_messages
+from services.common.status import GRPC_STATUS_CODES
+
+EXEMPT_SERVICES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = grpc.RpcMethodHandler  # not subscriptable at run time
+
+
+class ServiceInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every method of a listener. Methods of `exempt_services` need no credential and no validation."""
+
+    def __init__(
+        self, authenticator: Authenticator, *, default_deadline_seconds: float, exempt_services: tuple[str, ...] = EXEMPT_SERVICES
+    ) -> None:
+        self._authenticator = authenticator
+        self._default_deadline = default_deadline_seconds
+        self._exempt = frozenset(exempt_services)
+        self._wrapped: dict[str, Handler] = {}  # bounded by the methods that are registered
+        self._exempt_calls: set[asyncio.Task[Any]] = set()
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
+        method = handler_call_details.method
+        wrapped = self._wrapped.get(method)
+        if wrapped is None:
+            found = await continuation(handler_call_details)
+            if found is None:  # pyright: ignore[reportUnnecessaryComparison] - grpc answers None for an unknown method
+                return found
+            exempt_calls = self._exempt_calls if _service(method) in self._exempt else None
+            wrapped = _MethodWrapper(method, found, self._default_deadline, exempt_calls).handler()
+            self._wrapped[method] = wrapped
+        metadata = handler_call_details.invocation_metadata
+        # The whole RPC is one task: what is set here is seen by the servicer and ends with the call.
+        enter_trace(metadata)
+        if _service(method) in self._exempt:
+            set_caller(Caller())
+            return wrapped
+        try:
+            set_caller(self._authenticator.authenticate(metadata))
+        except HarnessError as error:
+            metrics.RPC_HANDLED.labels(method, GRPC_STATUS_CODES[error.grpc_code.value].name).inc()
+            return _refusal(wrapped, error)
+        return wrapped
+
+    def end_exempt_calls(self) -> None:
+        """Ends open health watches and reflection streams, which would otherwise hold a graceful stop for its whole grace."""
+        for task in self._exempt_calls:
+            task.cancel()
+
+
+class _MethodWrapper:
+    """One method's servicer function and all that happens around it."""
+
+    def __init__(self, method: str, inner: Handler, default_deadline: float, exempt_calls: set[asyncio.Task[Any]] | None) -> None:
+        self._method = method
+        self._inner = inner
+        self._default_deadline = default_deadline
+        self._exempt_calls = exempt_calls
+        self._seconds = metrics.RPC_SECONDS.labels(method)
+        self._counts = {code: metrics.RPC_HANDLED.labels(method, code.name) for code in grpc.StatusCode}
+
+    def handler(self) -> Handler:
+        inner = self._inner
+        codecs = {"request_deserializer": inner.request_deserializer, "response_serializer": inner.response_serializer}
+        if inner.response_streaming:
+            behaviour = inner.stream_stream if inner.request_streaming else inner.unary_stream
+            make = grpc.stream_stream_rpc_method_handler if inner.request_streaming else grpc.unary_stream_rpc_method_handler
+            return make(self._streaming(behaviour), **codecs)
+        behaviour = inner.stream_unary if inner.request_streaming else inner.unary_unary
+        make = grpc.stream_unary_rpc_method_handler if inner.request_streaming else grpc.unary_unary_rpc_method_handler
+        return make(self._unary(behaviour), **codecs)
+
+    def _unary(self, behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def call(request: Any, context: Context) -> Any:
+            outcome = _Outcome(self._method)
+            try:
+                remaining = remaining_seconds(context)
+                answer = behaviour(self._checked(request), context)
+                return await (answer if remaining is not None else bounded(answer, self._default_deadline))
+            except Exception as error:
+                await outcome.fail(context, error)
+            except asyncio.CancelledError:
+                outcome.cancelled()
+                raise
+            finally:
+                self._record(outcome)
+
+        return call
+
+    def _streaming(self, behaviour: Callable[[Any, Context], Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+            outcome = _Outcome(self._method)
+            task = asyncio.current_task()
+            if self._exempt_calls is not None and task is not None:
+                self._exempt_calls.add(task)
+                task.add_done_callback(self._exempt_calls.discard)
+            try:
+                remaining_seconds(context)
+                answer = behaviour(self._checked(request), context)
+                if hasattr(answer, "__aiter__"):
+                    # A client that goes away ends the servicer's generator at once, with everything it holds.
+                    async with aclosing(answer) as responses:
+                        async for response in responses:
+                            yield response
+                else:
+                    await answer
+            except Exception as error:
+                await outcome.fail(context, error)
+            except (asyncio.CancelledError, GeneratorExit):
+                outcome.cancelled()
+                raise
+            finally:
+                self._record(outcome)
+
+        return call
+
+    def _checked(self, request: Any) -> Any:
+        if self._exempt_calls is not None:
+            return request
+        if self._inner.request_streaming:
+            return checked_messages(request)
+        check_message(request)
+        return request
+
+    def _record(self, outcome: "_Outcome") -> None:
+        self._seconds.observe(perf_counter() - outcome.started)
+        self._counts[outcome.code].inc()
+        end_span(outcome.span, outcome.code.name, outcome.error)
+
+
+class _Outcome:
+    """How one call went, for metrics and its span."""
+
+    __slots__ = ("code", "error", "method", "span", "started")
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.started = perf_counter()
+        self.code = grpc.StatusCode.OK
+        self.error: HarnessError | None = None
+        self.span = start_span(method)
+
+    def cancelled(self) -> None:
+        self.code = grpc.StatusCode.CANCELLED
+
+    async def fail(self, context: Context, error: Exception) -> NoReturn:
+        """Ends the call with the status of what was raised."""
+        if isinstance(error, AbortError):  # the servicer ended the call itself, as the standard health service does
+            self.code = _code_of(context)
+            raise error
+        self.error = classified(error, self.method)
+        self.code = GRPC_STATUS_CODES[self.error.grpc_code.value]
+        await abort(context, self.error)
+
+
+def _service(method: str) -> str:
+    return method[1 : method.rfind("/")]
+
+
+def _code_of(context: Context) -> grpc.StatusCode:
+    code: Any = context.code()
+    return code if isinstance(code, grpc.StatusCode) else GRPC_STATUS_CODES.get(code, grpc.StatusCode.UNKNOWN)
+
+
+def _refusal(handler: Handler, error: HarnessError) -> Handler:
+    """A handler of the same kind that refuses, without parsing what was sent."""
+
+    async def refuse(_: Any, context: Context) -> None:
+        await abort(context, error)
+
+    async def refuse_stream(_: Any, context: Context) -> AsyncIterator[Any]:
+        await abort(context, error)
+        yield  # never reached: makes this a generator
+
+    if handler.response_streaming:
+        return (grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler)(refuse_stream)
+    return (grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler)(refuse)
