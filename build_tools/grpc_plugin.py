@@ -6,13 +6,13 @@ This one passes the descriptors it is given on to it.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.compiler import plugin_pb2
-from grpc_tools import protoc
 
 
 def generate(request: plugin_pb2.CodeGeneratorRequest) -> plugin_pb2.CodeGeneratorResponse:
@@ -29,9 +29,11 @@ def generate(request: plugin_pb2.CodeGeneratorRequest) -> plugin_pb2.CodeGenerat
         out.mkdir()
         descriptors = Path(folder, "descriptors.binpb")
         descriptors.write_bytes(descriptor_pb2.FileDescriptorSet(file=request.proto_file).SerializeToString())
-        status = protoc.main(["protoc", f"--descriptor_set_in={descriptors}", f"--grpc_python_out={out}", *names])
-        if status != 0:
-            response.error = f"grpc_tools.protoc ended with status {status}; its message is above"
+        protoc = [sys.executable, "-m", "grpc_tools.protoc"]
+        options = [f"--descriptor_set_in={descriptors}", f"--grpc_python_out={out}"]
+        finished = subprocess.run([*protoc, *options, *names], stdout=sys.stderr, check=False)
+        if finished.returncode != 0:
+            response.error = f"grpc_tools.protoc ended with status {finished.returncode}; its message is above"
             return response
         for file in sorted(out.rglob("*.py")):
             response.file.add(name=file.relative_to(out).as_posix(), content=file.read_text())

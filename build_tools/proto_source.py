@@ -105,9 +105,7 @@ class _FilePrinter:
                 yield from _indent(self._field(member, maps, in_oneof=True) for member in members)
                 yield "}"
 
-    def _field(
-        self, field: _Field, maps: dict[str, descriptor_pb2.DescriptorProto], *, in_oneof: bool = False
-    ) -> str:
+    def _field(self, field: _Field, maps: dict[str, descriptor_pb2.DescriptorProto], *, in_oneof: bool = False) -> str:
         if field.type == _Field.TYPE_GROUP:
             raise ValueError(f"{self._file.name}: cannot print field {field.name!r}, it is a group")
         entry = maps.get(field.type_name.rsplit(".", 1)[-1])
