@@ -2,6 +2,10 @@
 
 Why not an executor: it wakes the event loop once per call, this once per batch, and a batch is what a group commit
 needs. While a batch is being served the next one gathers; a lone job never waits for company.
+
+An event loop that never runs dry starves threads: it lets go of the interpreter only for the instant of a poll, and
+has it back before a waiting thread wakes (measured: seconds for one read). So while jobs are in the lane, the loop
+stands aside every few milliseconds until a thread got something done, for a bounded moment.
 """
 
 from __future__ import annotations
@@ -13,11 +17,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from services.common.store.errors import StoreUnavailable
 
 T = TypeVar("T")
+
+_TURN: Final = 0.002
+"""Seconds between two moments at which the loop stands aside, while jobs are in the lane."""
+_ASIDE: Final = 0.0005
+"""Seconds it stands aside at most, for a thread that computes."""
+_ASIDE_FOR_DISK: Final = 0.00005
+"""The same for a thread that is waiting for the disk, or has waited and only needs to be let in again."""
 
 
 class Job(Generic[T]):
@@ -49,13 +60,36 @@ class LaneBounds:
 
 
 class Server:
-    """Serves the batches of one thread; `serve` sets result or error of every job and must not raise."""
+    """Serves the batches of one thread; `serve` sets result or error of every job and must not raise.
+
+    It sets `on_disk` while it does nothing but wait for the disk.
+    """
+
+    on_disk = False
 
     def serve(self, jobs: Jobs) -> None:
         raise NotImplementedError
 
     def finish(self) -> None:
         raise NotImplementedError
+
+
+class _Worker:
+    """A thread's server, and how the loop waits for it to get on. The lock is free from a batch served to the next look."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.stopped = asyncio.Event()
+        self._served = threading.Lock()
+        self._served.acquire()
+
+    def has_served(self) -> None:
+        if self._served.locked():  # only this thread ever frees it
+            self._served.release()
+
+    def let_run(self) -> None:
+        self._served.acquire(blocking=False)
+        self._served.acquire(timeout=_ASIDE_FOR_DISK if self.server.on_disk else _ASIDE)
 
 
 class Lane:
@@ -74,10 +108,11 @@ class Lane:
         self._bytes = 0
         self._line: deque[tuple[asyncio.Future[None], int]] = deque()
         self._closed = False
-        self._stopped = [asyncio.Event() for _ in servers]
+        self._taking_turns = False
+        self._workers = deque(_Worker(server) for server in servers)
         self._threads = [
-            threading.Thread(target=self._work, args=(server, stopped), name=f"{name}-{number}", daemon=True)
-            for number, (server, stopped) in enumerate(zip(servers, self._stopped, strict=True))
+            threading.Thread(target=self._work, args=(worker,), name=f"{name}-{number}", daemon=True)
+            for number, worker in enumerate(self._workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -95,6 +130,9 @@ class Lane:
             self._enter(size)
         job = Job(operation, self._loop.create_future(), size, atomic)
         self._queue.put(job)
+        if not self._taking_turns:
+            self._taking_turns = True
+            self._loop.call_later(_TURN, self._stand_aside)
         return await job.future
 
     async def close(self) -> None:
@@ -107,8 +145,8 @@ class Lane:
             self._line.clear()
             for _ in self._threads:
                 self._queue.put(None)
-        for stopped in self._stopped:
-            await stopped.wait()
+        for worker in self._workers:
+            await worker.stopped.wait()
         for thread in self._threads:
             thread.join()
 
@@ -161,17 +199,27 @@ class Lane:
                 job.future.set_result(job.result)
         self._admit()
 
-    def _work(self, server: Server, stopped: asyncio.Event) -> None:
+    def _stand_aside(self) -> None:
+        if not self._jobs:
+            self._taking_turns = False
+            return
+        worker = self._workers[0]
+        self._workers.rotate()
+        worker.let_run()
+        self._loop.call_later(_TURN, self._stand_aside)
+
+    def _work(self, worker: _Worker) -> None:
         try:
             open_for_more = True
             while open_for_more:
                 jobs, open_for_more = self._take()
                 if jobs:
-                    server.serve(jobs)
+                    worker.server.serve(jobs)
                     self._tell(self._settle, jobs)
+                    worker.has_served()
         finally:
-            server.finish()
-            self._tell(stopped.set)
+            worker.server.finish()
+            self._tell(worker.stopped.set)
 
     def _tell(self, what: Callable[..., None], *args: object) -> None:
         try:

@@ -93,11 +93,14 @@ class _Writer(Server):
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 _apply(connection, job)
+            self.on_disk = True
             connection.execute("COMMIT")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, every caller of the group has to hear of it
             self._roll_back(error)
             for job in jobs:
                 job.result, job.error = None, failure(self._path, error)
+        finally:
+            self.on_disk = False
 
     def _roll_back(self, error: Exception) -> None:
         connection = self._connection
