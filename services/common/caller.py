@@ -34,7 +34,9 @@ class Caller:
     def require_subject(self) -> str:
         """The subject, or `unauthenticated` when the call carried none."""
         if self.subject is None:
-            raise HarnessError(Reason.UNAUTHENTICATED, "The caller's subject is missing: send the metadata harness-subject.")
+            raise HarnessError(
+                Reason.UNAUTHENTICATED, "The caller's subject is missing: send the metadata harness-subject."
+            )
         return self.subject
 
     def require_capability(self) -> Capability:

@@ -49,7 +49,9 @@ class CapabilitySigner:
             raise ValueError("the capability key is not an Ed25519 key")
         self._key = key
         self._clock = clock or SystemClock()
-        self.public_key_pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode("ascii")
+        self.public_key_pem = (
+            key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode("ascii")
+        )
         self._key_id = _key_id(key.public_key())
 
     def sign(self, capability: Capability, *, deadline_at: float) -> str:
@@ -117,7 +119,12 @@ class CapabilityVerifier:
                 audience=self._audience,
                 issuer=ISSUER,
                 # Expiry is checked by verify(), on our clock and for remembered tokens too.
-                options={"require": ["exp", "iat", "aud", "iss"], "verify_exp": False, "verify_iat": False, "strict_aud": True},
+                options={
+                    "require": ["exp", "iat", "aud", "iss"],
+                    "verify_exp": False,
+                    "verify_iat": False,
+                    "strict_aud": True,
+                },
             )
             return _capability(claims)
         except (jwt.PyJWTError, KeyError, TypeError, ValueError):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -19,7 +19,6 @@ KEEPALIVE_MILLISECONDS = 20_000
 KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000
 
 Request = TypeVar("Request")
-Response = TypeVar("Response")
 
 
 def connect(address: str, token: SecretStr | None = None, *, idempotent_methods: Sequence[str] = ()) -> "Peer":
@@ -34,8 +33,8 @@ def connect(address: str, token: SecretStr | None = None, *, idempotent_methods:
 class Peer:
     """A channel, its credential, and calls that raise `HarnessError`. Make stubs from `peer.channel`, call them through the peer:
 
-        response = await peer.call(stub.GetRun, GetRunRequest(...), subject=subject)
-        async with aclosing(peer.stream(stub.WatchRun, request, subject=subject, timeout=None)) as events: ...
+    response = await peer.call(stub.GetRun, GetRunRequest(...), subject=subject)
+    async with aclosing(peer.stream(stub.WatchRun, request, subject=subject, timeout=None)) as events: ...
     """
 
     def __init__(self, address: str, token: SecretStr | None, idempotent_methods: Sequence[str]) -> None:
@@ -58,7 +57,10 @@ class Peer:
         """
         try:
             return await method(
-                request, timeout=timeout, metadata=self.metadata(subject=subject, credential=credential), wait_for_ready=wait_for_ready
+                request,
+                timeout=timeout,
+                metadata=self.metadata(subject=subject, credential=credential),
+                wait_for_ready=wait_for_ready,
             )
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
@@ -77,7 +79,12 @@ class Peer:
 
         Leaving the loop (use `contextlib.aclosing`) cancels the call. Raises `HarnessError`.
         """
-        call = method(request, timeout=timeout, metadata=self.metadata(subject=subject, credential=credential), wait_for_ready=wait_for_ready)
+        call = method(
+            request,
+            timeout=timeout,
+            metadata=self.metadata(subject=subject, credential=credential),
+            wait_for_ready=wait_for_ready,
+        )
         try:
             async for message in call:
                 yield message
@@ -129,7 +136,10 @@ def channel_options(address: str, idempotent_methods: Sequence[str] = ()) -> lis
 def _service_config(idempotent_methods: Sequence[str]) -> str:
     config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
     if idempotent_methods:
-        names = [{"service": service, "method": method} for service, _, method in (name.rpartition("/") for name in idempotent_methods)]
+        names = [
+            {"service": service, "method": method}
+            for service, _, method in (name.rpartition("/") for name in idempotent_methods)
+        ]
         retry = {
             "maxAttempts": 4,
             "initialBackoff": "0.05s",

@@ -14,6 +14,7 @@ from services.common.ids import new_incident_id
 REDACTED = "[redacted]"
 MAX_FRAMES = 20
 MAX_CAUSES = 5
+MAX_DEPTH = 5
 MAX_VALUE_CHARACTERS = 2_000
 
 # Keys whose values never reach a log, whoever passes them (tracing, "Never").
@@ -38,7 +39,9 @@ def configure_logging(service: str, level: str = "info", log_format: Literal["js
         _describe_exception,
         _redact,
     ]
-    renderer: structlog.types.Processor = structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer()
+    renderer: structlog.types.Processor = (
+        structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer()
+    )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*shared],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _service_name(service), renderer],
@@ -58,7 +61,7 @@ def configure_logging(service: str, level: str = "info", log_format: Literal["js
 
 def get_logger(name: str) -> Logger:
     """A logger; call it with an event name and facts: `log.info("run_taken", run_id=run_id)`."""
-    return cast(Logger, structlog.stdlib.get_logger(name))
+    return structlog.stdlib.get_logger(name)
 
 
 def log_incident(log: Logger, event: str, error: BaseException, **facts: Any) -> str:
@@ -114,8 +117,11 @@ def _safe(key: object, value: Any, depth: int) -> Any:
         return describe_exception(value)
     if isinstance(value, str):
         return value if len(value) <= MAX_VALUE_CHARACTERS else value[:MAX_VALUE_CHARACTERS] + "…"
-    if isinstance(value, Mapping) and depth < 4:
-        return {str(k): _safe(k, v, depth + 1) for k, v in cast(Mapping[object, Any], value).items()}
+    if isinstance(value, Mapping):
+        items = cast(Mapping[object, Any], value).items()
+        return {str(k): _safe(k, v, depth + 1) for k, v in items} if depth < MAX_DEPTH else "…"
+    if isinstance(value, list | tuple):
+        return [_safe(None, item, depth + 1) for item in cast(list[Any], value)] if depth < MAX_DEPTH else "…"
     return value
 
 

@@ -81,11 +81,11 @@ def _run(name: str, settings: S, main: Callable[[Process[S]], Awaitable[None]]) 
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(run())
     except ConfigurationError as error:
-        print(f"configuration error: {error}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"configuration error: {error}\n")
         return EXIT_CONFIGURATION
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - logged; the exit code says the rest
         incident_id = log_incident(_log, "process_failed", error)
-        print(f"{name} stopped by an unexpected error, see the log entry of incident {incident_id}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{name} stopped by an unexpected error: see the log entry of incident {incident_id}\n")
         return EXIT_FAILURE
     finally:
         tracing.shutdown()

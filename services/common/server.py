@@ -1,5 +1,8 @@
 """Start-up and stop of a gRPC service: nothing half-starts (I32), a stop finishes what runs (I33)."""
 
+# pyright: standard
+# The health and reflection packages carry no types.
+
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -80,7 +83,7 @@ class ServiceContext(Generic[S]):
     resources: AsyncExitStack
     tasks: BackgroundTasks
     stopping: asyncio.Event
-    _health: health.aio.HealthServicer = field(repr=False)
+    _health: Any = field(repr=False)
     _names: list[str] = field(default_factory=list[str], repr=False)
 
     async def set_serving(self, serving: bool) -> None:
@@ -121,12 +124,16 @@ def server_options() -> list[tuple[str, Any]]:
 class Listener:
     """One address, its server and its interceptor."""
 
-    def __init__(self, setting: str, address: str, interceptor: ServiceInterceptor, *, max_concurrent_rpcs: int, socket_mode: int) -> None:
+    def __init__(
+        self, setting: str, address: str, interceptor: ServiceInterceptor, *, max_concurrent_rpcs: int, socket_mode: int
+    ) -> None:
         self._setting = setting
         self._address = address
         self._interceptor = interceptor
         self._socket_mode = socket_mode
-        self.server = grpc.aio.server(interceptors=[interceptor], options=server_options(), maximum_concurrent_rpcs=max_concurrent_rpcs)
+        self.server = grpc.aio.server(
+            interceptors=[interceptor], options=server_options(), maximum_concurrent_rpcs=max_concurrent_rpcs
+        )
 
     def bind(self) -> str:
         """Takes the address and returns it, with the real port. `ConfigurationError` when it cannot be had."""
@@ -157,7 +164,7 @@ class Listener:
 async def _serve(process: Process[S], build: Build[S]) -> None:
     settings = process.settings
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    health_servicer = health.aio.HealthServicer()
+    health_servicer: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - set at run time
     tasks = BackgroundTasks()
     async with AsyncExitStack() as resources:
         if settings.metrics_listen is not None:
@@ -172,12 +179,16 @@ async def _serve(process: Process[S], build: Build[S]) -> None:
             await tasks.close()
 
 
-def _listeners(settings: ServiceSettings, service: Service, health_servicer: health.aio.HealthServicer) -> list[Listener]:
+def _listeners(settings: ServiceSettings, service: Service, health_servicer: Any) -> list[Listener]:
     interceptor = ServiceInterceptor(
         ServiceAuthenticator(settings.service_tokens), default_deadline_seconds=settings.default_deadline_seconds
     )
     internal = Listener(
-        "HARNESS_LISTEN", settings.listen, interceptor, max_concurrent_rpcs=settings.max_concurrent_rpcs, socket_mode=PRIVATE
+        "HARNESS_LISTEN",
+        settings.listen,
+        interceptor,
+        max_concurrent_rpcs=settings.max_concurrent_rpcs,
+        socket_mode=PRIVATE,
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, internal.server)
     names = [registration.full_name for registration in service.registrations]
@@ -186,7 +197,9 @@ def _listeners(settings: ServiceSettings, service: Service, health_servicer: hea
     if service.facade is None:
         return [internal]
     facade_interceptor = ServiceInterceptor(
-        CapabilityAuthenticator(service.facade.verifier), default_deadline_seconds=settings.default_deadline_seconds, exempt_services=()
+        CapabilityAuthenticator(service.facade.verifier),
+        default_deadline_seconds=settings.default_deadline_seconds,
+        exempt_services=(),
     )
     facade = Listener(
         "facade address",
@@ -248,5 +261,5 @@ async def _bounded_hook(hook: Hook, deadline: float) -> None:
             await hook()
     except TimeoutError:
         _log.warning("stop_step_out_of_time", step=getattr(hook, "__qualname__", repr(hook)))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - logged; the other steps still run
         log_incident(_log, "stop_step_failed", error, step=getattr(hook, "__qualname__", repr(hook)))

@@ -32,7 +32,9 @@ def check_address(text: str) -> str:
         if not path.startswith("/"):
             raise ValueError("a unix address needs an absolute path, like unix:/run/harness/runs.sock")
         if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
-            raise ValueError(f"the socket path has {len(os.fsencode(path))} bytes, the system allows {MAX_UNIX_PATH_BYTES}: use a shorter folder")
+            raise ValueError(
+                f"the socket path has {len(os.fsencode(path))} bytes, the system allows {MAX_UNIX_PATH_BYTES}: use a shorter folder"
+            )
         return text
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
@@ -55,13 +57,17 @@ def _check_tokens(tokens: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     for token in tokens:
         text = token.get_secret_value()
         if len(text) < MIN_TOKEN_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
-            raise ValueError(f"every token needs at least {MIN_TOKEN_CHARACTERS} printable ASCII characters without spaces")
+            raise ValueError(
+                f"every token needs at least {MIN_TOKEN_CHARACTERS} printable ASCII characters without spaces"
+            )
     return tokens
 
 
 def _check_identity_key(key: SecretStr) -> SecretStr:
     if len(key.get_secret_value().encode("utf-8")) < MIN_IDENTITY_KEY_BYTES:
-        raise ValueError(f"needs at least {MIN_IDENTITY_KEY_BYTES} bytes; the same random text on every service of the environment")
+        raise ValueError(
+            f"needs at least {MIN_IDENTITY_KEY_BYTES} bytes; the same random text on every service of the environment"
+        )
     return key
 
 
@@ -94,7 +100,9 @@ class _SecretFiles(PydanticBaseSettingsSource):
         except UnicodeDecodeError:
             raise ConfigurationError(f"{variable}_FILE: {path} is not UTF-8 text.") from None
         if len(data) > MAX_SECRET_FILE_BYTES:
-            raise ConfigurationError(f"{variable}_FILE: {path} is larger than {MAX_SECRET_FILE_BYTES} bytes: that is no secret.")
+            raise ConfigurationError(
+                f"{variable}_FILE: {path} is larger than {MAX_SECRET_FILE_BYTES} bytes: that is no secret."
+            )
         return text.strip(), field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -109,19 +117,41 @@ class _SecretFiles(PydanticBaseSettingsSource):
 class ProcessSettings(BaseSettings):
     """What every process of the mesh is told."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", hide_input_in_errors=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="ignore", hide_input_in_errors=True, env_ignore_empty=True
+    )
 
     environment: Annotated[
-        str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="Name of the environment; part of every binding id, so it never changes.")
+        str,
+        Field(
+            pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+            description="Name of the environment; part of every binding id, so it never changes.",
+        ),
     ] = "local"
-    service_tokens: Annotated[Tokens, Field(description="Service credentials: all are accepted (rotation), the first is sent to other services.")]
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="The least severe level that is logged.")] = "info"
-    log_format: Annotated[Literal["json", "console"], Field(description="One JSON object a line, or text for people.")] = "json"
-    metrics_listen: Annotated[Address | None, Field(description="`host:port` of the Prometheus listener; none when empty.")] = None
+    service_tokens: Annotated[
+        Tokens,
+        Field(description="Service credentials: all are accepted (rotation), the first is sent to other services."),
+    ]
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="The least severe level that is logged.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["json", "console"], Field(description="One JSON object a line, or text for people.")
+    ] = "json"
+    metrics_listen: Annotated[
+        Address | None, Field(description="`host:port` of the Prometheus listener; none when empty.")
+    ] = None
     shutdown_grace_seconds: Annotated[
-        float, Field(ge=0, le=3600, description="Seconds that running calls get to finish after SIGTERM before they are cancelled.")
+        float,
+        Field(
+            ge=0,
+            le=3600,
+            description="Seconds that running calls get to finish after SIGTERM before they are cancelled.",
+        ),
     ] = 10.0
-    otel_enabled: Annotated[bool, Field(description="Export OpenTelemetry spans (the OTEL_* variables say where to).")] = False
+    otel_enabled: Annotated[
+        bool, Field(description="Export OpenTelemetry spans (the OTEL_* variables say where to).")
+    ] = False
 
     @classmethod
     def settings_customise_sources(
@@ -138,7 +168,7 @@ class ProcessSettings(BaseSettings):
     def from_environment(cls) -> Self:
         """The settings, or `ConfigurationError` with every problem in one text, without any value of a secret."""
         try:
-            return cls()
+            return cls.model_validate({})
         except ValidationError as error:
             raise ConfigurationError("\n".join(_problems(cls, error))) from None
         except SettingsError as error:
@@ -150,18 +180,28 @@ class ServiceSettings(ProcessSettings):
     """What every gRPC service is told on top."""
 
     listen: Annotated[Address, Field(description="Where the service listens: `unix:/path` or `host:port`.")]
-    data_dir: Annotated[Path, Field(description="Folder for what the service keeps on this machine; made when missing.")]
+    data_dir: Annotated[
+        Path, Field(description="Folder for what the service keeps on this machine; made when missing.")
+    ]
     store_url: Annotated[
-        str | None, Field(description="Record store, `sqlite:///path`; a file named after the service in the data folder when empty.")
+        str | None,
+        Field(
+            description="Record store, `sqlite:///path`; a file named after the service in the data folder when empty."
+        ),
     ] = None
     identity_key: Annotated[
-        SecretStr, AfterValidator(_check_identity_key), Field(description="Key of the digests in every id; the same on every service, for ever.")
+        SecretStr,
+        AfterValidator(_check_identity_key),
+        Field(description="Key of the digests in every id; the same on every service, for ever."),
     ]
     default_deadline_seconds: Annotated[
         float, Field(gt=0, le=3600, description="Seconds a unary call may take when its caller set no deadline (I35).")
     ] = 30.0
     max_concurrent_rpcs: Annotated[
-        int, Field(ge=1, le=100_000, description="Calls and streams served at once; one more is refused with `capacity` (I35).")
+        int,
+        Field(
+            ge=1, le=100_000, description="Calls and streams served at once; one more is refused with `capacity` (I35)."
+        ),
     ] = 10_000
 
 
@@ -170,7 +210,7 @@ def load_settings(settings_class: type[S]) -> S:
     try:
         return settings_class.from_environment()
     except ConfigurationError as error:
-        print(f"configuration error: {error}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"configuration error: {error}\n")
         raise SystemExit(EXIT_CONFIGURATION) from None
 
 
@@ -186,9 +226,17 @@ def settings_table(settings_class: type[ProcessSettings]) -> str:
         variable = environment_variable(name)
         secret = _is_secret(field)
         label = f"`{variable}` or `{variable}_FILE`" if secret else f"`{variable}`"
-        default = "**required**" if field.is_required() else "(secret)" if secret and field.default is not None else _default_text(field)
+        default = (
+            "**required**"
+            if field.is_required()
+            else "(secret)"
+            if secret and field.default is not None
+            else _default_text(field)
+        )
         meaning = (field.description or "").replace("|", "\\|")
-        lines.append(f"| {label} | {_type_text(field.annotation).replace('|', chr(92) + '|')} | {default} | {meaning} |")
+        lines.append(
+            f"| {label} | {_type_text(field.annotation).replace('|', chr(92) + '|')} | {default} | {meaning} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -221,8 +269,20 @@ def _type_parts(annotation: object) -> Iterator[object]:
 def _type_text(annotation: object) -> str:
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(annotation))
-    names = [part.__name__ for part in _type_parts(annotation) if isinstance(part, type) and part is not type(None) and not get_args(part)]
-    simple = {"SecretStr": "secret", "str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Path": "path", "tuple": "list"}
+    names = [
+        part.__name__
+        for part in _type_parts(annotation)
+        if isinstance(part, type) and part is not type(None) and not get_args(part)
+    ]
+    simple = {
+        "SecretStr": "secret",
+        "str": "text",
+        "int": "whole number",
+        "float": "number",
+        "bool": "true or false",
+        "Path": "path",
+        "tuple": "list",
+    }
     return ", ".join(dict.fromkeys(simple.get(name, name) for name in names))
 
 

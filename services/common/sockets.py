@@ -3,7 +3,7 @@
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def prepare_unix_socket(path: Path, setting: str) -> None:
 
 
 @contextmanager
-def private_umask() -> Iterator[None]:
+def private_umask() -> Generator[None]:
     """Files made meanwhile are the owner's alone, so that a socket is never open to others between bind and chmod."""
     before = os.umask(0o177)
     try:

@@ -35,7 +35,10 @@ _PLAIN: dict[grpc.StatusCode, tuple[Reason, str]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: (Reason.DEADLINE_EXCEEDED, "A service this needs did not answer in time."),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (Reason.CAPACITY, "A service this needs is at its limit; try again."),
     grpc.StatusCode.CANCELLED: (Reason.CANCELLED, "The call was cancelled."),
-    grpc.StatusCode.UNIMPLEMENTED: (Reason.UNIMPLEMENTED, "A service this needs does not know the operation: its version does not fit."),
+    grpc.StatusCode.UNIMPLEMENTED: (
+        Reason.UNIMPLEMENTED,
+        "A service this needs does not know the operation: its version does not fit.",
+    ),
     grpc.StatusCode.NOT_FOUND: (Reason.NOT_FOUND, "Not found."),
     grpc.StatusCode.INVALID_ARGUMENT: (Reason.INVALID_REQUEST, "The request is not valid."),
     grpc.StatusCode.UNAUTHENTICATED: (Reason.UNAUTHENTICATED, "A service this needs refused the credential."),

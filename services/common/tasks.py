@@ -25,7 +25,9 @@ class BackgroundTasks:
         """Starts one piece of work; an exception of it is logged with an incident id. `RuntimeError` when closed or full (I35)."""
         if self._closed or len(self._tasks) >= self._max_tasks:
             work.close()
-            raise RuntimeError("the service is stopping" if self._closed else f"more than {self._max_tasks} background tasks")
+            raise RuntimeError(
+                "the service is stopping" if self._closed else f"more than {self._max_tasks} background tasks"
+            )
         task = asyncio.create_task(self._supervised(name, work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -47,7 +49,7 @@ class BackgroundTasks:
     async def _supervised(self, name: str, work: Coroutine[Any, Any, Any]) -> Any:
         try:
             return await work
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged; see the docstring
             log_incident(_log, "background_task_failed", error, task=name)
             return None
 
@@ -55,6 +57,6 @@ class BackgroundTasks:
         while True:
             try:
                 await work()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - logged; the next turn runs
                 log_incident(_log, "background_turn_failed", error, task=name)
-            await asyncio.sleep(interval_seconds * random.uniform(0.75, 1.25))
+            await asyncio.sleep(interval_seconds * random.uniform(0.75, 1.25))  # noqa: S311 - jitter, no secret

@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from buf.validate import validate_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from buf.validate import validate_pb2
 from services.common.caller import caller
 from services.common.errors import HarnessError, Reason
 from services.common.server import Registration
@@ -32,21 +32,38 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     do.options.Extensions[validate_pb2.field].string.min_len = 1
     count = ask.field.add(name="count", number=2, type=_FIELD.TYPE_INT32, label=_FIELD.LABEL_OPTIONAL)
     count.options.Extensions[validate_pb2.field].int32.lte = 1000
-    ask.field.add(name="items", number=3, type=_FIELD.TYPE_MESSAGE, type_name=f".{PACKAGE}.Item", label=_FIELD.LABEL_REPEATED)
+    ask.field.add(
+        name="items", number=3, type=_FIELD.TYPE_MESSAGE, type_name=f".{PACKAGE}.Item", label=_FIELD.LABEL_REPEATED
+    )
     entry = ask.nested_type.add(name="LabelsEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=_FIELD.TYPE_MESSAGE, type_name=f".{PACKAGE}.Item", label=_FIELD.LABEL_OPTIONAL)
+    entry.field.add(
+        name="value", number=2, type=_FIELD.TYPE_MESSAGE, type_name=f".{PACKAGE}.Item", label=_FIELD.LABEL_OPTIONAL
+    )
     ask.field.add(
-        name="labels", number=4, type=_FIELD.TYPE_MESSAGE, type_name=f".{PACKAGE}.Ask.LabelsEntry", label=_FIELD.LABEL_REPEATED
+        name="labels",
+        number=4,
+        type=_FIELD.TYPE_MESSAGE,
+        type_name=f".{PACKAGE}.Ask.LabelsEntry",
+        label=_FIELD.LABEL_REPEATED,
     )
     answer = file.message_type.add(name="Answer")
     for number, name in enumerate(("text", "subject", "traceparent"), start=1):
         answer.field.add(name=name, number=number, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
     service = file.service.add(name="ToyService")
-    for name, client, server in (("One", False, False), ("Many", False, True), ("Collect", True, False), ("Chat", True, True)):
+    for name, client, server in (
+        ("One", False, False),
+        ("Many", False, True),
+        ("Collect", True, False),
+        ("Chat", True, True),
+    ):
         service.method.add(
-            name=name, input_type=f".{PACKAGE}.Ask", output_type=f".{PACKAGE}.Answer", client_streaming=client, server_streaming=server
+            name=name,
+            input_type=f".{PACKAGE}.Ask",
+            output_type=f".{PACKAGE}.Answer",
+            client_streaming=client,
+            server_streaming=server,
         )
     return file
 
@@ -83,14 +100,18 @@ class ToyServicer:
         texts = [(await self._act(request, context)).text async for request in requests]
         return Answer(text=",".join(texts))
 
-    async def chat(self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    async def chat(
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
         async for request in requests:
             yield await self._act(request, context)
 
     async def _act(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         match request.do:
             case "harness_error":
-                raise HarnessError(Reason.HARNESS_SESSION_CONFLICT, "A run is active.", metadata={"run_id": "run_1"}, retry_after=1.5)
+                raise HarnessError(
+                    Reason.HARNESS_SESSION_CONFLICT, "A run is active.", metadata={"run_id": "run_1"}, retry_after=1.5
+                )
             case "crash":
                 raise RuntimeError(f"secret {CANARY}")
             case "crash_chained":
@@ -113,7 +134,9 @@ class ToyServicer:
                 pass
         who = caller()
         return Answer(
-            text=request.do, subject=who.subject or (who.capability.run_id if who.capability else ""), traceparent=current_traceparent()
+            text=request.do,
+            subject=who.subject or (who.capability.run_id if who.capability else ""),
+            traceparent=current_traceparent(),
         )
 
 
@@ -136,7 +159,10 @@ def add_toy_servicer_to_server(servicer: ToyServicer, server: grpc.aio.Server) -
 
 class ToyStub:
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        codecs: dict[str, Any] = {"request_serializer": Ask.SerializeToString, "response_deserializer": Answer.FromString}
+        codecs: dict[str, Any] = {
+            "request_serializer": Ask.SerializeToString,
+            "response_deserializer": Answer.FromString,
+        }
         self.one: Any = channel.unary_unary(f"/{SERVICE}/One", **codecs)
         self.many: Any = channel.unary_stream(f"/{SERVICE}/Many", **codecs)
         self.collect: Any = channel.stream_unary(f"/{SERVICE}/Collect", **codecs)

@@ -76,7 +76,9 @@ def _read(metadata: Metadata) -> tuple[str, str | None]:
                 )
             subject = value
     if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
-        raise HarnessError(Reason.UNAUTHENTICATED, "The credential is missing: send the metadata authorization: Bearer <token>.")
+        raise HarnessError(
+            Reason.UNAUTHENTICATED, "The credential is missing: send the metadata authorization: Bearer <token>."
+        )
     return authorization[len(_SCHEME) :], subject
 
 

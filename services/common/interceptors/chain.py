@@ -4,11 +4,14 @@ One wrapper instead of five nested ones, made once per method: the order is visi
 Order: trace, auth (before the request is even read), deadline, validation, servicer, error mapping, metrics.
 """
 
+# pyright: standard
+# The handlers of every service pass through here, so their message types are unknown; grpc types them as unknown too.
+
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -24,17 +27,25 @@ from services.common.interceptors.tracing import end_span, enter_trace, start_sp
 from services.common.interceptors.validation import check_message, checked_messages
 from services.common.status import GRPC_STATUS_CODES
 
-EXEMPT_SERVICES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
+EXEMPT_SERVICES = (
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1alpha.ServerReflection",
+    "grpc.reflection.v1.ServerReflection",
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler = grpc.RpcMethodHandler  # not subscriptable at run time
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class ServiceInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every method of a listener. Methods of `exempt_services` need no credential and no validation."""
 
     def __init__(
-        self, authenticator: Authenticator, *, default_deadline_seconds: float, exempt_services: tuple[str, ...] = EXEMPT_SERVICES
+        self,
+        authenticator: Authenticator,
+        *,
+        default_deadline_seconds: float,
+        exempt_services: tuple[str, ...] = EXEMPT_SERVICES,
     ) -> None:
         self._authenticator = authenticator
         self._default_deadline = default_deadline_seconds
@@ -43,14 +54,16 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         self._exempt_calls: set[asyncio.Task[Any]] = set()
 
     async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler:
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
         method = handler_call_details.method
         wrapped = self._wrapped.get(method)
         if wrapped is None:
             found = await continuation(handler_call_details)
-            if found is None:  # pyright: ignore[reportUnnecessaryComparison] - grpc answers None for an unknown method
-                return found
+            if found is None:  # an unknown method: grpc answers UNIMPLEMENTED
+                return None
             exempt_calls = self._exempt_calls if _service(method) in self._exempt else None
             wrapped = _MethodWrapper(method, found, self._default_deadline, exempt_calls).handler()
             self._wrapped[method] = wrapped
@@ -76,7 +89,9 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 class _MethodWrapper:
     """One method's servicer function and all that happens around it."""
 
-    def __init__(self, method: str, inner: Handler, default_deadline: float, exempt_calls: set[asyncio.Task[Any]] | None) -> None:
+    def __init__(
+        self, method: str, inner: Handler, default_deadline: float, exempt_calls: set[asyncio.Task[Any]] | None
+    ) -> None:
         self._method = method
         self._inner = inner
         self._default_deadline = default_deadline
@@ -88,10 +103,14 @@ class _MethodWrapper:
         inner = self._inner
         codecs = {"request_deserializer": inner.request_deserializer, "response_serializer": inner.response_serializer}
         if inner.response_streaming:
-            behaviour = inner.stream_stream if inner.request_streaming else inner.unary_stream
-            make = grpc.stream_stream_rpc_method_handler if inner.request_streaming else grpc.unary_stream_rpc_method_handler
+            behaviour: Any = inner.stream_stream if inner.request_streaming else inner.unary_stream
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if inner.request_streaming
+                else grpc.unary_stream_rpc_method_handler
+            )
             return make(self._streaming(behaviour), **codecs)
-        behaviour = inner.stream_unary if inner.request_streaming else inner.unary_unary
+        behaviour: Any = inner.stream_unary if inner.request_streaming else inner.unary_unary
         make = grpc.stream_unary_rpc_method_handler if inner.request_streaming else grpc.unary_unary_rpc_method_handler
         return make(self._unary(behaviour), **codecs)
 
@@ -102,7 +121,7 @@ class _MethodWrapper:
                 remaining = remaining_seconds(context)
                 answer = behaviour(self._checked(request), context)
                 return await (answer if remaining is not None else bounded(answer, self._default_deadline))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - classified and answered, whatever it is (I22)
                 await outcome.fail(context, error)
             except asyncio.CancelledError:
                 outcome.cancelled()
@@ -129,7 +148,7 @@ class _MethodWrapper:
                             yield response
                 else:
                     await answer
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - classified and answered, whatever it is (I22)
                 await outcome.fail(context, error)
             except (asyncio.CancelledError, GeneratorExit):
                 outcome.cancelled()
@@ -198,5 +217,9 @@ def _refusal(handler: Handler, error: HarnessError) -> Handler:
         yield  # never reached: makes this a generator
 
     if handler.response_streaming:
-        return (grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler)(refuse_stream)
-    return (grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler)(refuse)
+        return (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )(refuse_stream)
+    return (grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler)(
+        refuse
+    )

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 
@@ -11,7 +11,8 @@ from services.common.errors import HarnessError, Reason
 
 def remaining_seconds(context: grpc.aio.ServicerContext[Any, Any]) -> float | None:
     """Seconds until the caller's deadline, None when it set none; `deadline_exceeded` when it has passed already."""
-    remaining = context.time_remaining()
+    # grpc types the answer as float alone, but it is None without a deadline.
+    remaining = cast("float | None", context.time_remaining())
     if remaining is not None and remaining <= 0:
         raise HarnessError(Reason.DEADLINE_EXCEEDED, "The deadline had passed before the call arrived.")
     return remaining
@@ -27,4 +28,6 @@ async def bounded(work: Awaitable[Any], seconds: float) -> Any:
     except TimeoutError:
         if not timeout.expired():
             raise
-        raise HarnessError(Reason.DEADLINE_EXCEEDED, f"The call took longer than {seconds:g} seconds and had no deadline of its own.") from None
+        raise HarnessError(
+            Reason.DEADLINE_EXCEEDED, f"The call took longer than {seconds:g} seconds and had no deadline of its own."
+        ) from None
