@@ -1,8 +1,8 @@
 """Print a file descriptor as `.proto` source.
 
 Some contracts are installed only as a descriptor inside a wheel, while buf reads source. The printed source has no
-comments (descriptors inside wheels carry none) and compiles to the same descriptor; `tests/test_toolchain.py` holds
-that. Groups and editions are refused: no file that is printed here uses them.
+comments (descriptors inside wheels carry none), puts nested messages before fields, and but for that order compiles to
+the same descriptor; `tests/test_toolchain.py` holds that. Groups and editions are refused: nothing printed here has any.
 """
 
 from __future__ import annotations
@@ -150,9 +150,8 @@ class _FilePrinter:
         for method in service.method:
             request = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
             response = f"{'stream ' if method.server_streaming else ''}{method.output_type}"
-            yield f"  rpc {method.name}({request}) returns ({response}) {{"
-            yield from _indent(_indent(_option_statements(method.options)))
-            yield "  }"
+            options = "".join(f" option {option};" for option in _options(method.options))
+            yield f"  rpc {method.name}({request}) returns ({response}){f' {{{options} }}' if options else ';'}"
         yield "}"
 
 
@@ -178,7 +177,7 @@ def _options(options: Message) -> Iterator[str]:
     for field, value in options.ListFields():
         if field.name == "map_entry":
             continue
-        name = f"({field.full_name})" if field.is_extension else field.name
+        name = f"(.{field.full_name})" if field.is_extension else field.name
         values = value if field.is_repeated else [value]
         for single in values:
             yield f"{name} = {_option_value(field, single)}"
