@@ -153,7 +153,7 @@ class _Reader(Server):
                 job.error = failure(self._path, error)
                 if not _is_busy_or_full(error):
                     self.finish()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised again where the caller awaits it
                 job.error = error
 
     def finish(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 import orjson
 
@@ -62,10 +63,11 @@ def write_position(values: tuple[Scalar, ...]) -> str:
 def read_position(text: str, length: int) -> list[Scalar]:
     """Errors: `InvalidQuery` for anything that no page of this kind of query can have given out."""
     try:
-        values = orjson.loads(text)
+        loaded = orjson.loads(text)
     except ValueError as error:
         raise InvalidQuery(f"position is not one that a page gave out: {error}") from error
-    if not isinstance(values, list) or len(values) != length or not length:
+    values = cast(list[Scalar], loaded)
+    if not isinstance(loaded, list) or len(values) != length or not length:
         raise InvalidQuery("position belongs to another query")
     for value in values:
         check_scalar("position", value)
@@ -108,6 +110,4 @@ def _page_sql(
     order = f"ORDER BY {', '.join(name + direction for name in ordered)} " if ordered else ""
     columns = ", ".join(["key", "rev", "document", *ordered])
     # INDEXED BY: a query its index cannot serve is an error, never a scan.
-    return (
-        f"SELECT {columns} FROM {table(collection)} INDEXED BY {index_name(collection, index.name)} {where}{order}LIMIT ?"
-    )
+    return f"SELECT {columns} FROM {table(collection)} INDEXED BY {index_name(collection, index.name)} {where}{order}LIMIT ?"

@@ -95,9 +95,7 @@ class SqliteRecordStore:
     async def delete(self, collection: Collection, key: str, expected_rev: int | None = None) -> bool:
         """See `RecordStore.delete`."""
         statements = self._of(collection)
-        sql, row = (
-            (statements.delete, (key,)) if expected_rev is None else (statements.delete_rev, (key, expected_rev))
-        )
+        sql, row = (statements.delete, (key,)) if expected_rev is None else (statements.delete_rev, (key, expected_rev))
         return await self.engine.write(lambda connection: connection.execute(sql, row).rowcount == 1)
 
     async def delete_expired(self, collection: Collection, now: int, limit: int = MAX_PAGE) -> int:
@@ -232,9 +230,7 @@ class _Statements:
 
     def indexed(self, document: Document) -> list[Scalar | None]:
         """The values of the indexed columns. Errors: `InvalidDocument`, `DocumentTooLarge`."""
-        return [
-            indexed_value(self.collection, name, document.get(name), required) for name, required in self._fields
-        ]
+        return [indexed_value(self.collection, name, document.get(name), required) for name, required in self._fields]
 
     def run(self, connection: sqlite3.Connection, sql: str, row: tuple[Any, ...]) -> sqlite3.Cursor:
         """Execute a write. Errors: `DuplicateKey` with the name of the index."""

@@ -89,12 +89,15 @@ def _set_indexes(connection: sqlite3.Connection, collection: Collection) -> None
                 f"collection {collection.name}: stored records break unique index {name}; repair them, or open the "
                 f"file with the release that wrote it"
             ) from error
-    _check_required(connection, collection)
+    if wanted:  # it may read every record, so not at each start
+        _check_required(connection, collection)
 
 
 def _check_required(connection: sqlite3.Connection, collection: Collection) -> None:
     for field in sorted(required_fields(collection)):
-        row = connection.execute(f"SELECT key FROM {table(collection)} WHERE {column(field)} IS NULL LIMIT 1").fetchone()
+        row = connection.execute(
+            f"SELECT key FROM {table(collection)} WHERE {column(field)} IS NULL LIMIT 1"
+        ).fetchone()
         if row is not None:
             raise StoreRefused(
                 f"collection {collection.name}: record {row[0]!r} lacks field {field!r}, which an index needs; "
@@ -103,7 +106,7 @@ def _check_required(connection: sqlite3.Connection, collection: Collection) -> N
 
 
 def _index_statements(collection: Collection) -> dict[str, str]:
-    statements = {}
+    statements: dict[str, str] = {}
     for index in (BY_KEY, *collection.indexes):
         unique = "UNIQUE " if index.unique else ""
         columns = ", ".join(order_columns(index, 0))

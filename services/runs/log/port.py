@@ -97,7 +97,7 @@ class SegmentLog(Protocol):
     ) -> list[Segment]:
         """Segments in order, beginning with the one that contains `after_sequence` + 1. Empty: nothing after it yet.
 
-        A seal comes with the segments around it, never alone at the end. Stops at `limit` segments or before the one
+        A seal comes with the segments around it, never alone. Stops at `limit` segments or before the one
         that would pass `max_bytes` of events; the first always comes whole.
         """
         ...

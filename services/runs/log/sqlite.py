@@ -38,9 +38,7 @@ CREATE TABLE IF NOT EXISTS segments (
     events BLOB NOT NULL
 )"""
 _BY_NUMBER: Final = "CREATE UNIQUE INDEX IF NOT EXISTS segments_by_number ON segments (run_id, number)"
-_BY_SEQUENCE: Final = (
-    "CREATE INDEX IF NOT EXISTS segments_by_sequence ON segments (run_id, last_sequence, number)"
-)
+_BY_SEQUENCE: Final = "CREATE INDEX IF NOT EXISTS segments_by_sequence ON segments (run_id, last_sequence, number)"
 _APPEND: Final = f"""
 INSERT INTO segments ({_HEADER}, events)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
@@ -54,9 +52,7 @@ _READ: Final = (
     f"SELECT {_HEADER}, events FROM segments INDEXED BY segments_by_sequence "
     f"WHERE run_id = ? AND last_sequence > ? ORDER BY last_sequence, number LIMIT ?"
 )
-_DELETE: Final = (
-    "DELETE FROM segments WHERE id IN (SELECT id FROM segments WHERE run_id = ? ORDER BY number LIMIT ?)"
-)
+_DELETE: Final = "DELETE FROM segments WHERE id IN (SELECT id FROM segments WHERE run_id = ? ORDER BY number LIMIT ?)"
 
 
 class SqliteSegmentLog:
@@ -174,7 +170,8 @@ def _check(what: str, value: int, least: int, most: int) -> None:
 
 
 def _header(row: tuple[Any, ...]) -> SegmentHeader:
-    return SegmentHeader(*row[:6], orjson.loads(row[6]))
+    run_id, index, first, last, generation, nonce, state = row[:7]
+    return SegmentHeader(run_id, index, first, last, generation, nonce, orjson.loads(state))
 
 
 def _segments(rows: sqlite3.Cursor, max_bytes: int) -> list[Segment]:
