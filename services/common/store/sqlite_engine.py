@@ -29,6 +29,18 @@ READERS: Final = 2
 WRITES: Final = LaneBounds(jobs=4096, bytes=64 << 20, batch_jobs=256, batch_bytes=8 << 20, patience=5.0)
 READS: Final = LaneBounds(jobs=4096, bytes=0, batch_jobs=32, batch_bytes=1, patience=5.0)
 
+# 0: raised by the Python module itself.
+_OWN_TROUBLE: Final = frozenset(
+    {
+        0,
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_TOOBIG,
+        sqlite3.SQLITE_RANGE,
+    }
+)
+
 Operation = Callable[[sqlite3.Connection], T]
 
 _PRAGMAS: Final = (
@@ -92,7 +104,7 @@ class _Writer(Server):
             connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
-                _apply(connection, job)
+                self._apply(connection, job)
             self.on_disk = True
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - whatever it is, every caller of the group has to hear of it
@@ -101,6 +113,21 @@ class _Writer(Server):
                 job.result, job.error = None, failure(self._path, error)
         finally:
             self.on_disk = False
+
+    def _apply(self, connection: sqlite3.Connection, job: Job[object]) -> None:
+        """Run one operation of the group; an error of its own stays its own."""
+        if job.atomic:
+            connection.execute("SAVEPOINT operation")
+        try:
+            job.result = job.operation(connection)
+        except Exception as error:
+            if _is_engine_trouble(error) or not connection.in_transaction:
+                raise
+            if job.atomic:
+                connection.execute("ROLLBACK TO operation")
+            job.error = failure(self._path, error) if isinstance(error, sqlite3.Error) else error
+        if job.atomic:
+            connection.execute("RELEASE operation")
 
     def _roll_back(self, error: Exception) -> None:
         connection = self._connection
@@ -119,22 +146,6 @@ class _Writer(Server):
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.close()
-
-
-def _apply(connection: sqlite3.Connection, job: Job[object]) -> None:
-    """Run one operation of a group; an error of its own stays its own."""
-    if job.atomic:
-        connection.execute("SAVEPOINT operation")
-    try:
-        job.result = job.operation(connection)
-    except Exception as error:
-        if _is_engine_trouble(error) or not connection.in_transaction:
-            raise
-        if job.atomic:
-            connection.execute("ROLLBACK TO operation")
-        job.error = error
-    if job.atomic:
-        connection.execute("RELEASE operation")
 
 
 class _Reader(Server):
@@ -162,12 +173,12 @@ class _Reader(Server):
             connection.close()
 
 
-def failure(path: Path, error: Exception) -> StoreError:
+def failure(path: Path, error: Exception) -> Exception:
     """The store's word for what SQLite said; a new one each time, as each caller raises its own."""
-    if isinstance(error, sqlite3.Error):
-        if _primary_code(error) == sqlite3.SQLITE_FULL:
-            return StoreFull(f"{path.name}: no room left; free space on the disk that holds it")
-        return StoreUnavailable(f"{path.name}: {error}")
+    if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError)):
+        return error  # says something about the operation, not about the store
+    if _primary_code(error) == sqlite3.SQLITE_FULL:
+        return StoreFull(f"{path.name}: no room left; free space on the disk that holds it")
     return StoreUnavailable(f"{path.name}: {type(error).__name__}: {error}")
 
 
@@ -180,8 +191,8 @@ def _is_busy_or_full(error: Exception) -> bool:
 
 
 def _is_engine_trouble(error: Exception) -> bool:
-    """True if SQLite failed, not the operation: a constraint or a bad value is the operation's own."""
-    return isinstance(error, sqlite3.OperationalError | sqlite3.InternalError) or type(error) is sqlite3.DatabaseError
+    """True if SQLite failed, not the operation: a constraint, a bad value or a missing table is the operation's own."""
+    return isinstance(error, sqlite3.Error) and _primary_code(error) not in _OWN_TROUBLE
 
 
 def _connect(path: Path) -> sqlite3.Connection:
