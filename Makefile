@@ -33,17 +33,34 @@ run: gen ## start the mesh here and show the example agent's turn
 test: gen ## run every test (TESTS=path and ARGS=... narrow it)
 	@$(PY) -m pytest -n auto -q $(ARGS) $(TESTS)
 
+CHECKS := check-format check-lint check-types check-imports check-contracts check-yaml
+
+# All of them are run, so that one failure does not hide the next.
 .PHONY: check
-check: gen ## format, lint, types, architecture, contracts
-	@$(BIN)/ruff format --check --quiet . || { echo "check: some files are not formatted: run 'make format'" >&2; $(BIN)/ruff format --check . ; }
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/pyright
-	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/buf lint
-	@$(BIN)/buf format proto --diff --exit-code
-	@$(PY) -m build_tools.breaking
-	@$(BIN)/yamllint --strict .
+check: gen ## format, lint, types, architecture, contracts, YAML
+	@$(MAKE) --keep-going $(CHECKS)
 	@echo "check: all clean"
+
+.PHONY: $(CHECKS)
+check-format: gen
+	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check . || true; echo "check: run 'make format'" >&2; exit 1; }
+	@$(BIN)/buf format proto --diff --exit-code || { echo "check: run 'make format'" >&2; exit 1; }
+
+check-lint: gen
+	@$(BIN)/ruff check --quiet .
+
+check-types: gen
+	@$(BIN)/pyright
+
+check-imports: gen
+	@$(BIN)/lint-imports --no-logo
+
+check-contracts: gen
+	@$(BIN)/buf lint
+	@$(PY) -m build_tools.breaking
+
+check-yaml: gen
+	@$(BIN)/yamllint --strict .
 
 .PHONY: format
 format: gen ## format Python and contracts in place

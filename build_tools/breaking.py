@@ -36,8 +36,7 @@ def main() -> int:
         return 1
     shutil.rmtree(_RELEASED, ignore_errors=True)
     _RELEASED.mkdir(parents=True)
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-        tar.extractall(_RELEASED, filter="data")
+    _unpack(archive.stdout)
     (_RELEASED / "buf.yaml").write_text("version: v2\nmodules:\n  - path: proto\n  - path: third_party\n")
     lay_out(_RELEASED / "proto", _RELEASED / "third_party")
     lay_out(PROTO, THIRD_PARTY)
@@ -47,6 +46,17 @@ def main() -> int:
         return built.returncode
     print(f"breaking: comparing proto/ with {tag}", flush=True)
     return buf("breaking", "proto", "--against", str(image)).returncode
+
+
+def _unpack(archive: bytes) -> None:
+    # Not extractall: its safe filter is missing in the first releases of Python 3.11.
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        for member in tar:
+            content = tar.extractfile(member)
+            if content is not None:
+                file = _RELEASED / member.name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content.read())
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
