@@ -15,6 +15,7 @@ from services.common.tracing import TRACEPARENT, current_traceparent
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+MAX_METADATA_BYTES = 128 * 1024  # holds the largest error: a hundred field issues
 KEEPALIVE_MILLISECONDS = 20_000
 KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000
 
@@ -114,6 +115,8 @@ def channel_options(address: str, idempotent_methods: Sequence[str] = ()) -> lis
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_MILLISECONDS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MILLISECONDS),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -11,6 +11,8 @@ from typing import NamedTuple
 DOMAIN = "harness"
 MAX_MESSAGE_CHARACTERS = 1024
 MAX_FIELD_ISSUES = 100
+MAX_ISSUE_CHARACTERS = 256
+MAX_METADATA_ENTRIES = 16
 
 
 class Category(StrEnum):
@@ -182,7 +184,8 @@ class HarnessError(Exception):
     """A classified error whose every part may be shown to a client (I22).
 
     `message` says what was wrong, where, and what to do; it is cut at 1,024 characters. `details` are field issues,
-    all at once, at most 100. `metadata` is small string facts a client can act on (`run_id` of a conflict). `retry_after` is in
+    all at once, at most 100, each text of theirs cut at 256. `metadata` is at most 16 short facts a client can act on
+    (`run_id` of a conflict); the keys `category`, `retryable` and `code` are the wire's own. `retry_after` is in
     seconds. `retryable` overrides the table's default.
     """
 
@@ -196,11 +199,16 @@ class HarnessError(Exception):
         retry_after: float | None = None,
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(message)
+        # I35: an error travels in response headers, whose size clients limit.
+        self.message = _safe_text(message, MAX_MESSAGE_CHARACTERS)
+        super().__init__(self.message)
         self.reason = reason
-        self.message = message[:MAX_MESSAGE_CHARACTERS]
-        self.details = tuple(details[:MAX_FIELD_ISSUES])
-        self.metadata = dict(metadata or {})
+        self.details = tuple(
+            FieldIssue(*(_safe_text(part, MAX_ISSUE_CHARACTERS) for part in issue))
+            for issue in details[:MAX_FIELD_ISSUES]
+        )
+        facts = list((metadata or {}).items())[:MAX_METADATA_ENTRIES]
+        self.metadata = {_safe_text(k, MAX_ISSUE_CHARACTERS): _safe_text(v, MAX_ISSUE_CHARACTERS) for k, v in facts}
         self.retry_after = retry_after
         self.retryable = TABLE[reason].retryable if retryable is None else retryable
 
@@ -214,6 +222,11 @@ class HarnessError(Exception):
 
     def __str__(self) -> str:
         return f"{self.reason.value}: {self.message}"
+
+
+def _safe_text(text: str, limit: int) -> str:
+    # Text cut out of somebody's request may hold half characters, which no encoding of ours can carry.
+    return text[:limit].encode("utf-8", "replace").decode("utf-8")
 
 
 class ConfigurationError(Exception):

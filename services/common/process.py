@@ -65,7 +65,6 @@ class Process(Generic[S]):
 
 def run_process(name: str, settings: S, main: Callable[[Process[S]], Awaitable[None]]) -> NoReturn:
     """Runs `main` to its end and exits: 0 after a stop, 2 for a wrong setting (I32), 1 for any other failure. For `__main__` alone."""
-    die_with_parent()
     configure_logging(name, settings.log_level, settings.log_format)
     raise SystemExit(_run(name, settings, main))
 
@@ -77,6 +76,7 @@ def _run(name: str, settings: S, main: Callable[[Process[S]], Awaitable[None]]) 
         await main(process)
 
     try:
+        die_with_parent()
         tracing.configure(name, enabled=settings.otel_enabled)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(run())
@@ -100,6 +100,8 @@ def die_with_parent() -> None:
     wanted = os.environ.get(DIE_WITH_PARENT_VARIABLE, "")
     if wanted in ("", "0"):
         return
+    if not wanted.isascii() or not wanted.isdigit():
+        raise ConfigurationError(f"{DIE_WITH_PARENT_VARIABLE}: {wanted!r} is neither 1 nor a process id.")
     parent = os.getppid() if wanted == "1" else int(wanted)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:

@@ -141,7 +141,9 @@ class Listener:
             host, _, _ = self._address.rpartition(":")
             return f"{host}:{self._add_port()}"
         path = Path(self._address.removeprefix("unix:"))
-        prepare_unix_socket(path, self._setting)
+        # Others may only pass through the folder of a socket that is open to them.
+        folder_mode = 0o700 if self._socket_mode == PRIVATE else 0o711
+        prepare_unix_socket(path, self._setting, folder_mode=folder_mode)
         with private_umask():
             self._add_port()
         path.chmod(self._socket_mode)
@@ -163,7 +165,12 @@ class Listener:
 
 async def _serve(process: Process[S], build: Build[S]) -> None:
     settings = process.settings
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"HARNESS_DATA_DIR: cannot make the folder {settings.data_dir}: {error.strerror}."
+        ) from None
     health_servicer: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - set at run time
     tasks = BackgroundTasks()
     async with AsyncExitStack() as resources:

@@ -4,6 +4,7 @@ Every secret can come from a file instead: `HARNESS_X_FILE` names a file with th
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from services.common.errors import ConfigurationError
-from services.common.ids import MIN_IDENTITY_KEY_BYTES
+from services.common.ids import MIN_IDENTITY_KEY_BYTES, Identity
 
 PREFIX = "HARNESS_"
 EXIT_CONFIGURATION = 2
 MAX_SECRET_FILE_BYTES = 65_536
 MAX_UNIX_PATH_BYTES = 103  # of the 108 of sockaddr_un, what every platform grants
 MIN_TOKEN_CHARACTERS = 16
+# pydantic-settings reports a list or mapping that is no JSON by text alone, and the text names the field.
+_UNPARSED_FIELD = re.compile(r'error parsing value for field "(\w+)"')
 
 S = TypeVar("S", bound="ProcessSettings")
 
@@ -164,6 +167,11 @@ class ProcessSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, _SecretFiles(settings_cls)
 
+    @property
+    def outgoing_token(self) -> SecretStr:
+        """The credential to send to other services: the first of `service_tokens`."""
+        return self.service_tokens[0]
+
     @classmethod
     def from_environment(cls) -> Self:
         """The settings, or `ConfigurationError` with every problem in one text, without any value of a secret."""
@@ -171,9 +179,6 @@ class ProcessSettings(BaseSettings):
             return cls.model_validate({})
         except ValidationError as error:
             raise ConfigurationError("\n".join(_problems(cls, error))) from None
-        except SettingsError as error:
-            # A list or mapping that is no JSON; the text names the field and never the value.
-            raise ConfigurationError(f"{error}.") from None
 
 
 class ServiceSettings(ProcessSettings):
@@ -203,6 +208,10 @@ class ServiceSettings(ProcessSettings):
             ge=1, le=100_000, description="Calls and streams served at once; one more is refused with `capacity` (I35)."
         ),
     ] = 10_000
+
+    def identity(self) -> Identity:
+        """The maker of binding ids and owner digests of this environment (I1)."""
+        return Identity(self.identity_key.get_secret_value().encode("utf-8"), self.environment)
 
 
 def load_settings(settings_class: type[S]) -> S:
@@ -243,6 +252,10 @@ def settings_table(settings_class: type[ProcessSettings]) -> str:
 def _problems(settings_class: type[ProcessSettings], error: ValidationError) -> Iterator[str]:
     # The input is left out on purpose: it may be a secret that ended up in the wrong variable.
     for problem in error.errors(include_input=False, include_context=False, include_url=False):
+        unparsed = _UNPARSED_FIELD.search(problem["msg"])
+        if unparsed is not None:
+            yield f"{environment_variable(unparsed[1])}: expected JSON. Meaning: {settings_class.model_fields[unparsed[1]].description}"
+            continue
         name = str(problem["loc"][0]) if problem["loc"] else ""
         field = settings_class.model_fields.get(name)
         if field is None:

@@ -12,9 +12,15 @@ from services.common.errors import ConfigurationError
 PRIVATE = 0o600
 
 
-def prepare_unix_socket(path: Path, setting: str) -> None:
-    """Makes the folder, and removes the socket a dead process left. `ConfigurationError` when something else is there or somebody listens."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def prepare_unix_socket(path: Path, setting: str, *, folder_mode: int = 0o700) -> None:
+    """Makes the folder, if missing, and removes the socket a dead process left.
+
+    `ConfigurationError` when something else is there, somebody listens, or the folder cannot be made.
+    """
+    try:
+        path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{setting}: cannot make the folder {path.parent}: {error.strerror}.") from None
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

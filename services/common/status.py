@@ -116,8 +116,9 @@ def _reason(text: str, category: str, code: int) -> Reason:
         return Reason(text)
     except ValueError:
         # A code of the peer's own: what it means to us is its category, or else its gRPC code.
-        if category in Category:
-            return REASON_OF_CATEGORY[Category(category)]
+        known = next((each for each in Category if each.value == category), None)
+        if known is not None:
+            return REASON_OF_CATEGORY[known]
         return _PLAIN.get(GRPC_STATUS_CODES.get(code, grpc.StatusCode.UNKNOWN), _PLAIN_OTHER)[0]
 
 
