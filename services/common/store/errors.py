@@ -36,8 +36,8 @@ class StoreRefused(StoreError):
 class DuplicateKey(StoreError):
     """A unique index already holds these values; nothing was written.
 
-    `index` is the name of the violated index, `BY_KEY.name` for the key of the record. If a write violates
-    several at once, any one of them is named.
+    `index` is the name of the violated index, `BY_KEY.name` for the key of the record. An insert
+    whose key is taken names the key, whatever else it violates; of other indexes violated at once, any one is named.
     """
 
     def __init__(self, collection: str, index: str) -> None:

@@ -72,12 +72,12 @@ class SqliteRecordStore:
         row = (key, data, *statements.indexed(document))
         size = len(data) + _ROW_OVERHEAD
         if blob is None:
-            await self.engine.write(lambda connection: statements.run(connection, statements.insert, row), size=size)
+            await self.engine.write(lambda connection: statements.insert_into(connection, row), size=size)
             return
         check_blob(collection, blob)
 
         def write(connection: sqlite3.Connection) -> None:
-            cursor = statements.run(connection, statements.insert, row)
+            cursor = statements.insert_into(connection, row)
             connection.execute(statements.insert_blob, (cursor.lastrowid, blob))
 
         await self.engine.write(write, size=size + len(blob), atomic=True)
@@ -231,6 +231,15 @@ class _Statements:
     def indexed(self, document: Document) -> list[Scalar | None]:
         """The values of the indexed columns. Errors: `InvalidDocument`, `DocumentTooLarge`."""
         return [indexed_value(self.collection, name, document.get(name), required) for name, required in self._fields]
+
+    def insert_into(self, connection: sqlite3.Connection, row: tuple[Any, ...]) -> sqlite3.Cursor:
+        """Insert the row. Errors: `DuplicateKey`; a key that is taken is named before any other index."""
+        try:
+            return self.run(connection, self.insert, row)
+        except DuplicateKey:
+            if connection.execute(self.get, row[:1]).fetchone() is None:
+                raise
+            raise DuplicateKey(self.collection.name, BY_KEY.name) from None
 
     def run(self, connection: sqlite3.Connection, sql: str, row: tuple[Any, ...]) -> sqlite3.Cursor:
         """Execute a write. Errors: `DuplicateKey` with the name of the index."""

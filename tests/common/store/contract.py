@@ -73,6 +73,7 @@ class RecordStoreContract:
         await store.insert(THINGS, "k1", thing(1, tag="t"))
         for key, document, index in (
             ("k1", thing(2), "key"),
+            ("k1", thing(1, tag="t"), "key"),
             ("k2", thing(1), "by_request"),
             ("k2", thing(2, tag="t"), "by_tag"),
         ):

@@ -112,3 +112,20 @@ async def test_close_turns_away_who_waits_in_line(gate: Gate) -> None:
     await closing
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert [type(result) for result in results] == [int, int, int, StoreUnavailable, StoreUnavailable]
+
+
+async def test_the_loop_stands_aside_again_and_again_while_a_job_is_in_the_lane(
+    lane: Lane, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (worker,) = lane._workers
+    aside: asyncio.Queue[None] = asyncio.Queue()
+    let_run = worker.let_run
+    monkeypatch.setattr(worker, "let_run", lambda: (let_run(), aside.put_nowait(None)))
+    for _ in range(2):
+        (job,) = await started(lane.run(int))
+        for _ in range(3):
+            await aside.get()
+        assert not job.done()
+        gate.open.set()
+        await job
+        gate.open.clear()
