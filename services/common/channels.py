@@ -1,7 +1,7 @@
 """The client side of every call between processes of the mesh: one `Peer` per address, which finds a restarted process by itself."""
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -75,7 +75,7 @@ class Peer:
         timeout: float | None,
         credential: str | None = None,
         wait_for_ready: bool = False,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """The messages of a server or bidirectional stream. `timeout` must be said: None only for a stream that ends by its own rule.
 
         Leaving the loop (use `contextlib.aclosing`) cancels the call. Raises `HarnessError`.

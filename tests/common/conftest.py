@@ -101,7 +101,8 @@ class ToyProcess:
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
-        self.address = f"unix:{folder}/toy.sock"
+        self.socket = folder / "toy.sock"
+        self.address = f"unix:{self.socket}"
         self.environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "gen" / "python")]),

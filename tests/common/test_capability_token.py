@@ -176,7 +176,7 @@ def test_i35_the_memory_of_a_verifier_is_bounded(
     monkeypatch.setattr(capability_token, "CACHE_SIZE", 3)
     for number in range(10):
         verifier.verify(signer.sign(replace(CAPABILITY, epoch=number), deadline_at=2e6))
-    assert len(verifier._verified) == 3  # pyright: ignore[reportPrivateUsage] - the bound itself is what is tested
+    assert len(verifier._verified) == 3  # the bound itself is what is tested
 
 
 def test_keys_of_another_kind_are_refused() -> None:

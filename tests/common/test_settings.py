@@ -23,7 +23,7 @@ GOOD = {
 class ToySettings(ServiceSettings):
     peers: Annotated[CommaSeparated, Field(description="Other ones.")] = ()
     sessions_address: Annotated[Address, Field(description="Where sessions is.")] = "unix:/run/sessions.sock"
-    limits: Annotated[dict[str, int], Field(description="Limits as JSON.")] = {}
+    limits: Annotated[dict[str, int], Field(default_factory=dict, description="Limits as JSON.")]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_i32_a_missing_setting_is_named(environment: pytest.MonkeyPatch, name: s
         ("HARNESS_OTEL_ENABLED", "perhaps", "boolean"),
         ("HARNESS_MAX_CONCURRENT_RPCS", "0", "greater than or equal to 1"),
         ("HARNESS_ENVIRONMENT", "Prod!", "pattern"),
-        ("HARNESS_LIMITS", "{canary", "limits"),
+        ("HARNESS_LIMITS", "{canary", "expected JSON"),
     ],
 )
 def test_i32_a_wrong_setting_is_named_and_not_shown(

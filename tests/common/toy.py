@@ -76,9 +76,10 @@ Answer: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{PAC
 
 
 class ToyServicer:
-    """`do`: `echo`, `harness_error`, `crash`, `wait` (until released), `hang` (for ever), `abort`."""
+    """What `do` names is done for every request; `wait_second` and `hang_second` begin with the second answer of a stream."""
 
     def __init__(self) -> None:
+        self.failures = 0
         self.waiting = asyncio.Event()
         self.release = asyncio.Event()
         self.ended = asyncio.Event()
@@ -88,8 +89,8 @@ class ToyServicer:
 
     async def many(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
-            for _ in range(request.count):
-                yield await self._act(request, context)
+            for number in range(request.count):
+                yield await self._act(request, context, second=number > 0)
             if request.do == "endless":
                 while True:
                     yield Answer(text="x" * 1000)
@@ -97,8 +98,8 @@ class ToyServicer:
             self.ended.set()
 
     async def collect(self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        texts = [(await self._act(request, context)).text async for request in requests]
-        return Answer(text=",".join(texts))
+        answers = [await self._act(request, context) async for request in requests]
+        return answers[-1]
 
     async def chat(
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
@@ -106,8 +107,8 @@ class ToyServicer:
         async for request in requests:
             yield await self._act(request, context)
 
-    async def _act(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        match request.do:
+    async def _act(self, request: Any, context: grpc.aio.ServicerContext[Any, Any], *, second: bool = False) -> Any:
+        match request.do.removesuffix("_second") if second else request.do:
             case "harness_error":
                 raise HarnessError(
                     Reason.HARNESS_SESSION_CONFLICT, "A run is active.", metadata={"run_id": "run_1"}, retry_after=1.5
@@ -121,6 +122,14 @@ class ToyServicer:
                     raise KeyError(CANARY) from error
             case "abort":
                 await context.abort(grpc.StatusCode.OUT_OF_RANGE, "said by the servicer")
+            case "raise_timeout":
+                raise TimeoutError
+            case str() as text if text.startswith("raise:"):
+                raise HarnessError(Reason(text.removeprefix("raise:")), "said so")
+            case "fail_twice":
+                self.failures += 1
+                if self.failures <= 2:
+                    raise HarnessError(Reason.UNAVAILABLE, "Away.")
             case "wait":
                 self.waiting.set()
                 await self.release.wait()

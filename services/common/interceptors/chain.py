@@ -51,7 +51,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         self._default_deadline = default_deadline_seconds
         self._exempt = frozenset(exempt_services)
         self._wrapped: dict[str, Handler] = {}  # bounded by the methods that are registered
-        self._exempt_calls: set[asyncio.Task[Any]] = set()
+        self._exempt_calls = _ExemptCalls()
 
     async def intercept_service(
         self,
@@ -82,15 +82,14 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 
     def end_exempt_calls(self) -> None:
         """Ends open health watches and reflection streams, which would otherwise hold a graceful stop for its whole grace."""
-        for task in self._exempt_calls:
-            task.cancel()
+        self._exempt_calls.end()
 
 
 class _MethodWrapper:
     """One method's servicer function and all that happens around it."""
 
     def __init__(
-        self, method: str, inner: Handler, default_deadline: float, exempt_calls: set[asyncio.Task[Any]] | None
+        self, method: str, inner: Handler, default_deadline: float, exempt_calls: "_ExemptCalls | None"
     ) -> None:
         self._method = method
         self._inner = inner
@@ -134,10 +133,8 @@ class _MethodWrapper:
     def _streaming(self, behaviour: Callable[[Any, Context], Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:
             outcome = _Outcome(self._method)
-            task = asyncio.current_task()
-            if self._exempt_calls is not None and task is not None:
-                self._exempt_calls.add(task)
-                task.add_done_callback(self._exempt_calls.discard)
+            if self._exempt_calls is not None:
+                self._exempt_calls.enter()
             try:
                 remaining_seconds(context)
                 answer = behaviour(self._checked(request), context)
@@ -150,7 +147,13 @@ class _MethodWrapper:
                     await answer
             except Exception as error:  # noqa: BLE001 - classified and answered, whatever it is (I22)
                 await outcome.fail(context, error)
-            except (asyncio.CancelledError, GeneratorExit):
+            except asyncio.CancelledError:
+                outcome.cancelled()
+                if self._exempt_calls is not None and self._exempt_calls.ending:
+                    # Cancelling a task alone tells the client nothing, and the server would wait for the stream.
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "The server is stopping.")
+                raise
+            except GeneratorExit:
                 outcome.cancelled()
                 raise
             finally:
@@ -170,6 +173,26 @@ class _MethodWrapper:
         self._seconds.observe(perf_counter() - outcome.started)
         self._counts[outcome.code].inc()
         end_span(outcome.span, outcome.code.name, outcome.error)
+
+
+class _ExemptCalls:
+    """The open streams of exempt services."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.ending = False
+
+    def enter(self) -> None:
+        """Notes the current task until it ends."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def end(self) -> None:
+        self.ending = True
+        for task in self._tasks:
+            task.cancel()
 
 
 class _Outcome:

@@ -8,13 +8,9 @@ from services.common.tracing import TRACEPARENT, accept_traceparent, current_tra
 
 
 def enter_trace(metadata: Metadata) -> None:
-    """Makes the caller's trace context, or a new one in place of a malformed or doubled one, that of the current task."""
-    found: str | bytes | None = None
-    count = 0
-    for key, value in metadata:
-        if key == TRACEPARENT:
-            found, count = value, count + 1
-    set_traceparent(accept_traceparent(found if count == 1 else None))
+    """Makes the caller's trace context, or a new one in place of a malformed one, that of the current task."""
+    # grpc delivers this key once, however often it was sent.
+    set_traceparent(accept_traceparent(next((value for key, value in metadata if key == TRACEPARENT), None)))
 
 
 def start_span(method: str) -> Any:
