@@ -31,6 +31,8 @@ class BackgroundTasks:
         task = asyncio.create_task(self._supervised(name, work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task cancelled before its first step never awaits its work; closing ended work does nothing.
+        task.add_done_callback(lambda _: work.close())
         return task
 
     def every(self, name: str, interval_seconds: float, work: Callable[[], Awaitable[None]]) -> asyncio.Task[Any]:

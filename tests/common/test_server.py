@@ -10,19 +10,25 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from services.common.channels import connect
+from services.common.caller import Capability
+from services.common.channels import Peer, connect
 from services.common.errors import ConfigurationError, HarnessError, Reason
 from services.common.sockets import prepare_unix_socket
-from tests.common.conftest import TOKENS, ToyProcess
+from tests.common.conftest import TOKENS, Keys, ToyProcess
 from tests.common.toy import CANARY, SERVICE, Ask, ToyStub
 
 MakeProcess = Callable[..., ToyProcess]
+
+
+def health_stub(peer: Peer) -> Any:
+    stub: Any = health_pb2_grpc.HealthStub
+    return stub(peer.channel)
 
 
 async def test_readiness_is_told_once_the_service_serves(toy_process: MakeProcess) -> None:
@@ -33,12 +39,13 @@ async def test_readiness_is_told_once_the_service_serves(toy_process: MakeProces
     peer = connect(toy.address, TOKENS[0])
     answer = await peer.call(ToyStub(peer.channel).one, Ask(do="echo"), subject="alice")
     assert answer.subject == "alice"
-    stub = health_pb2_grpc.HealthStub(peer.channel)
+    stub = health_stub(peer)
     for name in ("", SERVICE):
         assert (
             await stub.Check(health_pb2.HealthCheckRequest(service=name))
         ).status == health_pb2.HealthCheckResponse.SERVING
-    lists = reflection_pb2_grpc.ServerReflectionStub(peer.channel).ServerReflectionInfo(
+    reflection_stub: Any = reflection_pb2_grpc.ServerReflectionStub
+    lists = reflection_stub(peer.channel).ServerReflectionInfo(
         iter([reflection_pb2.ServerReflectionRequest(list_services="")])
     )
     assert SERVICE in {service.name async for answer in lists for service in answer.list_services_response.service}
@@ -73,7 +80,7 @@ async def test_i33_sigterm_finishes_what_runs_and_exits_0(toy_process: MakeProce
     assert (await call.read()).text == "wait_second"
     os.kill(toy.pid, signal.SIGTERM)
     assert (await call.read()).text == "wait_second"
-    assert await call.read() is grpc.aio.EOF
+    assert (await call.code()).name == "OK"
     assert await toy.wait() == 0
     assert toy.journal() == ["start", "stop", "closed"]
     await peer.close()
@@ -95,7 +102,7 @@ async def test_i33_a_second_signal_stops_at_once(toy_process: MakeProcess) -> No
     toy = toy_process(HARNESS_SHUTDOWN_GRACE_SECONDS="3600")
     await toy.start()
     peer = connect(toy.address, TOKENS[0])
-    stub = health_pb2_grpc.HealthStub(peer.channel)
+    stub = health_stub(peer)
     watch = stub.Watch(health_pb2.HealthCheckRequest())
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
     call = ToyStub(peer.channel).many(Ask(do="hang_second", count=2), metadata=peer.metadata(), timeout=60)
@@ -238,6 +245,37 @@ async def test_a_parent_that_died_too_early_is_noticed(toy_process: MakeProcess)
     toy = toy_process(HARNESS_DIE_WITH_PARENT="999999999")
     assert await toy.start() == b""
     assert await toy.wait() == 1
+
+
+async def test_a_facade_takes_capabilities_alone_and_has_no_health(toy_process: MakeProcess, keys: Keys) -> None:
+    toy = toy_process(TOY_FACADE_KEY=keys.signer.public_key_pem)
+    facade = json.loads(await toy.start())["facade"]
+    assert stat.S_IMODE(os.stat(facade.removeprefix("unix:")).st_mode) == 0o666
+    assert stat.S_IMODE(os.stat(toy.socket).st_mode) == 0o600
+    token = keys.signer.sign(Capability(SERVICE, "bnd_1", 1, 1, "run_7"), deadline_at=4e9)
+    inside, outside = connect(facade, TOKENS[0]), connect(toy.address)
+    answer = await inside.call(ToyStub(inside.channel).one, Ask(do="echo"), credential=token)
+    assert answer.subject == "run_7"
+    for peer, credential in ((inside, None), (outside, token)):
+        with pytest.raises(HarnessError) as caught:
+            await peer.call(ToyStub(peer.channel).one, Ask(do="echo"), credential=credential)
+        assert caught.value.reason is Reason.UNAUTHENTICATED
+    with pytest.raises(HarnessError) as caught:
+        await inside.call(health_stub(inside).Check, health_pb2.HealthCheckRequest(), credential=token)
+    assert caught.value.reason is Reason.UNIMPLEMENTED
+    await inside.close()
+    await outside.close()
+
+
+async def test_i34_a_service_says_itself_that_it_cannot_serve_now(toy_process: MakeProcess) -> None:
+    toy = toy_process(TOY_AWAY="1")
+    await toy.start()
+    peer = connect(toy.address, TOKENS[0])
+    watch = health_stub(peer).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+    while (await watch.read()).status != health_pb2.HealthCheckResponse.NOT_SERVING:
+        pass
+    watch.cancel()
+    await peer.close()
 
 
 async def test_i35_one_call_too_many_is_refused_as_capacity(toy_process: MakeProcess) -> None:

@@ -2,9 +2,10 @@
 
 import os
 
-from services.common.server import Service, ServiceContext, run_service
+from services.common.capability_token import CapabilityVerifier
+from services.common.server import Facade, Service, ServiceContext, run_service
 from services.common.settings import ServiceSettings, load_settings
-from tests.common.toy import CANARY, ToyServicer, registration
+from tests.common.toy import CANARY, SERVICE, ToyServicer, registration
 
 
 async def build(context: ServiceContext[ServiceSettings]) -> Service:
@@ -27,8 +28,17 @@ async def build(context: ServiceContext[ServiceSettings]) -> Service:
     async def failing_stop() -> None:
         raise RuntimeError(f"stop {CANARY}")
 
+    async def away() -> None:
+        await context.set_serving(False)
+
+    if os.environ.get("TOY_AWAY"):
+        context.tasks.every("away", 0.01, away)
+    facade = None
+    if key := os.environ.get("TOY_FACADE_KEY"):
+        listen = f"unix:{context.settings.data_dir}/facade/toy.sock"
+        facade = Facade(listen, CapabilityVerifier([key], SERVICE), [registration(servicer)])
     context.resources.callback(note, "closed")
-    return Service([registration(servicer)], on_start=[start], on_stop=[failing_stop, stop])
+    return Service([registration(servicer)], facade, on_start=[start], on_stop=[failing_stop, stop])
 
 
 if __name__ == "__main__":
