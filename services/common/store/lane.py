@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,19 +60,18 @@ class LaneBounds:
     patience: float
 
 
-class Server:
-    """Serves the batches of one thread; `serve` sets result or error of every job and must not raise.
-
-    It sets `on_disk` while it does nothing but wait for the disk.
-    """
+class Server(ABC):
+    """Serves the batches of one thread. It sets `on_disk` while it does nothing but wait for the disk."""
 
     on_disk = False
 
+    @abstractmethod
     def serve(self, jobs: Jobs) -> None:
-        raise NotImplementedError
+        """Set result or error of every job; raise nothing."""
 
+    @abstractmethod
     def finish(self) -> None:
-        raise NotImplementedError
+        """Let go of everything; called once at the end of the thread."""
 
 
 class _Worker:

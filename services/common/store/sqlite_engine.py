@@ -108,9 +108,9 @@ class _Writer(Server):
             self.on_disk = True
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - whatever it is, every caller of the group has to hear of it
-            self._roll_back(error)
+            self._abandon(error)
             for job in jobs:
-                job.result, job.error = None, failure(self._path, error)
+                job.result, job.error = None, store_failure(self._path, error)
         finally:
             self.on_disk = False
 
@@ -129,18 +129,12 @@ class _Writer(Server):
         if job.atomic:
             connection.execute("RELEASE operation")
 
-    def _roll_back(self, error: Exception) -> None:
+    def _abandon(self, error: Exception) -> None:
+        """Undo the group. I34: unless all is well with the connection, the next group starts on a fresh one."""
         connection = self._connection
-        if connection is None:
+        if connection is None or (_is_busy_or_full(error) and not connection.in_transaction):
             return
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            broken = not _is_busy_or_full(error)
-        except sqlite3.Error:
-            broken = True
-        if broken:  # I34: start the next group on a fresh connection
-            self.finish()
+        self.finish()
 
     def finish(self) -> None:
         if self._connection is not None:
@@ -173,10 +167,15 @@ class _Reader(Server):
             connection.close()
 
 
-def failure(path: Path, error: Exception) -> Exception:
-    """The store's word for what SQLite said; a new one each time, as each caller raises its own."""
+def failure(path: Path, error: sqlite3.Error) -> Exception:
+    """What the caller of one operation hears of an error of SQLite: as it is, if it says something about the operation."""
     if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError)):
-        return error  # says something about the operation, not about the store
+        return error
+    return store_failure(path, error)
+
+
+def store_failure(path: Path, error: Exception) -> StoreError:
+    """The store's own trouble; a new error each time, as each caller raises its own."""
     if _primary_code(error) == sqlite3.SQLITE_FULL:
         return StoreFull(f"{path.name}: no room left; free space on the disk that holds it")
     return StoreUnavailable(f"{path.name}: {type(error).__name__}: {error}")

@@ -269,7 +269,7 @@ class RecordStoreContract:
         "document",
         [
             {"owner": "a", "request": "q"},
-            thing(1, owner=None),
+            thing(1) | {"owner": None},
             thing(1) | {"at": True},
             thing(1) | {"at": 1.5},
             thing(1) | {"at": 1 << 63},

@@ -84,22 +84,28 @@ async def test_i35_patience_ends_with_a_retryable_error(gate: Gate) -> None:
 
 
 async def test_a_caller_that_leaves_the_line_holds_nobody_up(lane: Lane, gate: Gate) -> None:
-    futures = await started(*(lane.run(int, 30) for _ in range(3)), lane.run(int, 60), lane.run(int, 1))
-    futures[3].cancel()
+    futures = await started(*(lane.run(int, size) for size in (45, 45, 60, 1)))
+    assert (lane._jobs, len(lane._line)) == (2, 2)  # the small one waits its turn, though it would fit
+    futures[2].cancel()
+    await asyncio.wait([futures[2]])
+    assert (lane._jobs, len(lane._line)) == (3, 0)
     gate.open.set()
     results = await asyncio.gather(*futures, return_exceptions=True)
-    assert [type(result) for result in results] == [int, int, int, asyncio.CancelledError, int]
+    assert [type(result) for result in results] == [int, int, asyncio.CancelledError, int]
     assert (lane._jobs, lane._bytes) == (0, 0)
 
 
 async def test_a_caller_cancelled_as_it_is_let_in_gives_its_place_back(lane: Lane, gate: Gate) -> None:
     futures = await started(*(lane.run(int) for _ in range(5)))
-    place, _ = lane._line[0]
-    place.add_done_callback(lambda _: futures[3].cancel())
+    lane._leave(0)  # as if one job were done
+    lane._admit()
+    futures[3].cancel()
+    await asyncio.wait([futures[3]])
+    assert (lane._jobs, len(lane._line)) == (3, 0)  # the fifth has its place
+    lane._enter(0)
     gate.open.set()
     results = await asyncio.gather(*futures, return_exceptions=True)
-    assert isinstance(results[3], asyncio.CancelledError)
-    assert results[4] == 0
+    assert [type(result) for result in results] == [int, int, int, asyncio.CancelledError, int]
     assert (lane._jobs, lane._bytes) == (0, 0)
 
 

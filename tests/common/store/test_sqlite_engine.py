@@ -158,6 +158,19 @@ async def test_i34_a_locked_file_is_retryable(tmp_path: Path, monkeypatch: pytes
     await engine.close()
 
 
+async def test_i34_a_broken_connection_is_replaced(engine: SqliteEngine) -> None:
+    def breaks(connection: sqlite3.Connection) -> None:
+        connection.close()
+
+    results = await in_one_group(engine, put("a"), breaks, put("b"))
+    assert [type(result) for result in results] == [StoreUnavailable] * 3
+    assert await engine.write(put("c")) == 1
+    for _ in range(4):
+        with pytest.raises(sqlite3.ProgrammingError):
+            await engine.read(lambda connection: breaks(connection) or words(connection))
+        assert await engine.read(words) == ["c"]
+
+
 async def test_i34_a_file_that_vanished_is_not_made_anew(engine: SqliteEngine) -> None:
     await engine.write(put("a"))
     reader = engine._readers._workers[0].server
@@ -183,6 +196,21 @@ async def test_writes_of_two_engines_on_one_file_all_arrive(tmp_path: Path) -> N
     assert len(await engines[0].read(words)) == 100
     for engine in engines:
         await engine.close()
+
+
+async def test_nobody_else_writes_between_the_reads_and_writes_of_a_group(engine: SqliteEngine) -> None:
+    other = sqlite3.connect(engine.path, check_same_thread=False, isolation_level=None, timeout=0)
+
+    def read_then_write(connection: sqlite3.Connection) -> list[str]:
+        before = words(connection)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            put("other")(other)
+        put("mine")(connection)
+        return before
+
+    assert await engine.write(read_then_write, atomic=True) == []
+    assert await engine.read(words) == ["mine"]
+    other.close()
 
 
 async def test_many_engines_can_open_a_new_file_at_once(tmp_path: Path) -> None:

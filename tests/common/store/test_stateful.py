@@ -158,9 +158,9 @@ class StoreMachine(RuleBasedStateMachine):
         rows = []
         for key, stored in self.model.items():
             values = [stored.document.get(name) for name in index.fields]
-            if None in values:
+            ordered = [order(value) for value in values if value is not None]
+            if len(ordered) < len(values):
                 continue
-            ordered = [order(value) for value in values]
             if ordered[: len(equals)] != [order(value) for value in equals]:
                 continue
             if len(equals) < len(index.fields) and not self.is_within(ordered[len(equals)], within):
