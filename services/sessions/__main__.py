@@ -1,0 +1,79 @@
+"""The process of the sessions service: `python -m services.sessions`."""
+
+from services.common.capability_token import CapabilityVerifier
+from services.common.clock import SystemClock
+from services.common.errors import ConfigurationError, HarnessError
+from services.common.ids import Identity
+from services.common.server import Facade, Registration, Service, ServiceContext, run_service
+from services.common.settings import load_settings
+from services.common.store import RecordStore, StoreRefused, open_record_store
+from services.sessions.bindings import Bindings
+from services.sessions.part_collection import PartCollector
+from services.sessions.service import (
+    SESSION_SERVICE,
+    THREAD_STATE_SERVICE,
+    SessionServicer,
+    ThreadStateServicer,
+    add_session_servicer,
+    add_thread_state_servicer,
+)
+from services.sessions.settings import SessionsSettings
+from services.sessions.store import COLLECTIONS, SessionStore
+from services.sessions.thread_state import ThreadState
+from services.sessions.transfers import Transfers
+
+
+async def build(context: ServiceContext[SessionsSettings]) -> Service:
+    """Puts the service together; see `services.common.server`."""
+    settings = context.settings
+    records = await _open_store(settings)
+    context.resources.push_async_callback(records.close)
+    store, clock = SessionStore(records), SystemClock()
+    identity = Identity(settings.identity_key.get_secret_value().encode("utf-8"), settings.environment)
+    collector = PartCollector(store, clock, recheck_milliseconds=int(settings.part_recheck_seconds * 1000))
+    bindings = Bindings(store, identity, clock, collector, max_waiting=settings.max_waiting_turns)
+    transfers = Transfers(limit=settings.max_part_transfers, limit_of_binding=settings.max_part_transfers_of_binding)
+    thread_state = ThreadState(
+        store, bindings, transfers, clock, grace_milliseconds=int(settings.part_grace_seconds * 1000)
+    )
+
+    async def report_store() -> None:
+        try:
+            await store.check()
+        except HarnessError:
+            # I34: health says so until the store is back; calls answer with a retryable error meanwhile.
+            await context.set_serving(False)
+            raise
+        await context.set_serving(True)
+
+    async def start_background_work() -> None:
+        context.tasks.every("collect-parts", settings.part_sweep_seconds, collector.turn)
+        context.tasks.every("check-store", settings.store_check_seconds, report_store)
+
+    return Service(
+        [Registration(SESSION_SERVICE, add_session_servicer, SessionServicer(bindings))],
+        facade=Facade(
+            settings.facade_listen,
+            CapabilityVerifier(settings.verify_keys(), "state"),
+            [
+                Registration(
+                    THREAD_STATE_SERVICE,
+                    add_thread_state_servicer,
+                    ThreadStateServicer(thread_state, transfer_seconds=settings.part_transfer_seconds),
+                )
+            ],
+        ),
+        on_start=[start_background_work],
+    )
+
+
+async def _open_store(settings: SessionsSettings) -> RecordStore:
+    url = settings.store_url or f"sqlite://{settings.data_dir.absolute() / 'sessions.sqlite3'}"
+    try:
+        return await open_record_store(url, COLLECTIONS)
+    except StoreRefused as error:
+        raise ConfigurationError(f"HARNESS_STORE_URL: {error}.") from None
+
+
+if __name__ == "__main__":
+    run_service("sessions", load_settings(SessionsSettings), build)

@@ -1,0 +1,92 @@
+"""`harness.state.v1.ThreadStateService`: translates, calls, translates back. On the facade listener alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc.aio
+
+from harness.state.v1 import thread_state_service_pb2 as api
+from harness.state.v1 import thread_state_service_pb2_grpc as api_grpc
+from services.common.caller import caller
+from services.common.errors import FieldIssue, invalid_request
+from services.sessions.parts import MAX_PART_BYTES, too_large
+from services.sessions.service.wire import fence_of
+from services.sessions.thread_state import ThreadState
+
+THREAD_STATE_SERVICE: Final = api.DESCRIPTOR.services_by_name["ThreadStateService"].full_name
+
+Context = grpc.aio.ServicerContext[Any, Any]
+add_thread_state_servicer = api_grpc.add_ThreadStateServiceServicer_to_server
+
+
+class ThreadStateServicer(api_grpc.ThreadStateServiceServicer):
+    """For runtimes, with the capability token of their run. `transfer_seconds` bounds a read."""
+
+    def __init__(self, thread_state: ThreadState, *, transfer_seconds: float) -> None:
+        self._thread_state = thread_state
+        self._transfer_seconds = transfer_seconds
+
+    async def LoadHead(self, request: api.LoadHeadRequest, context: Context) -> AsyncIterator[api.LoadHeadResponse]:
+        pieces = self._thread_state.load(caller().require_capability(), fence_of(request.fence))
+        task = asyncio.current_task()
+        # I14, I35: a reader that stops reading holds a part in memory; it may not do so for ever.
+        bound = asyncio.get_running_loop().call_later(self._transfer_seconds, _end, task)
+        try:
+            async for piece in pieces:
+                yield api.LoadHeadResponse(
+                    revision=piece.revision,
+                    codec=piece.codec,
+                    part_index=piece.part_index,
+                    chunk=bytes(piece.chunk),
+                )
+        finally:
+            bound.cancel()
+
+    async def WriteParts(
+        self, request_iterator: AsyncIterator[api.WritePartsRequest], context: Context
+    ) -> api.WritePartsResponse:
+        capability = caller().require_capability()
+        first = _checked_first(await anext(request_iterator, None))
+        fence = fence_of(first.fence)
+        # Refused before the content is received.
+        await self._thread_state.admit(capability, fence)
+        with self._thread_state.transfer_of(fence):
+            content = bytearray(first.chunk)
+            async for message in request_iterator:
+                if len(content) + len(message.chunk) > MAX_PART_BYTES:
+                    raise too_large()
+                content += message.chunk
+            part_ref = await self._thread_state.write(
+                capability, fence, first.codec, first.idempotency_key, bytes(content)
+            )
+        return api.WritePartsResponse(part_ref=part_ref)
+
+    async def MarkUncertain(self, request: api.MarkUncertainRequest, context: Context) -> api.MarkUncertainResponse:
+        already_committed = await self._thread_state.mark_uncertain(
+            caller().require_capability(), fence_of(request.fence)
+        )
+        return api.MarkUncertainResponse(already_committed=already_committed)
+
+
+def _checked_first(message: api.WritePartsRequest | None) -> api.WritePartsRequest:
+    """The first message, with all that later ones need not repeat."""
+    if message is None:
+        raise invalid_request([FieldIssue("", "required", "Send the part: at least one message.")])
+    issues = [
+        FieldIssue(field, "required", "Set this in the first message.")
+        for field, given in (
+            ("fence", message.HasField("fence")),
+            ("codec", message.codec),
+            ("idempotency_key", message.idempotency_key),
+        )
+        if not given
+    ]
+    if issues:
+        raise invalid_request(issues)
+    return message
+
+
+def _end(task: "asyncio.Task[Any] | None") -> None:
+    if task is not None:
+        task.cancel()
