@@ -214,7 +214,7 @@ class Lane:
             while open_for_more:
                 jobs, open_for_more = self._take()
                 if jobs:
-                    worker.server.serve(jobs)
+                    _serve(worker.server, jobs)
                     self._tell(self._settle, jobs)
                     worker.has_served()
         finally:
@@ -246,3 +246,12 @@ class Lane:
             jobs.append(job)
             size += job.size
         return jobs, True
+
+
+def _serve(server: Server, jobs: Jobs) -> None:
+    """Answer the jobs whatever happens: a thread that ended here would leave its callers waiting for ever (I34)."""
+    try:
+        server.serve(jobs)
+    except BaseException as error:  # noqa: BLE001 - told to every caller
+        for job in jobs:
+            job.result, job.error = None, StoreUnavailable(f"the store's thread was stopped: {error!r}")

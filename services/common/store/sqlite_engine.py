@@ -107,7 +107,7 @@ class _Writer(Server):
                 self._apply(connection, job)
             self.on_disk = True
             connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - whatever it is, every caller of the group has to hear of it
+        except BaseException as error:  # noqa: BLE001 - whatever it is, every caller of the group has to hear of it
             self._abandon(error)
             for job in jobs:
                 job.result, job.error = None, store_failure(self._path, error)
@@ -129,7 +129,7 @@ class _Writer(Server):
         if job.atomic:
             connection.execute("RELEASE operation")
 
-    def _abandon(self, error: Exception) -> None:
+    def _abandon(self, error: BaseException) -> None:
         """Undo the group. I34: unless all is well with the connection, the next group starts on a fresh one."""
         connection = self._connection
         if connection is None or (_is_busy_or_full(error) and not connection.in_transaction):
@@ -174,18 +174,18 @@ def failure(path: Path, error: sqlite3.Error) -> Exception:
     return store_failure(path, error)
 
 
-def store_failure(path: Path, error: Exception) -> StoreError:
+def store_failure(path: Path, error: BaseException) -> StoreError:
     """The store's own trouble; a new error each time, as each caller raises its own."""
     if _primary_code(error) == sqlite3.SQLITE_FULL:
         return StoreFull(f"{path.name}: no room left; free space on the disk that holds it")
     return StoreUnavailable(f"{path.name}: {type(error).__name__}: {error}")
 
 
-def _primary_code(error: Exception) -> int:
+def _primary_code(error: BaseException) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _is_busy_or_full(error: Exception) -> bool:
+def _is_busy_or_full(error: BaseException) -> bool:
     return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL)
 
 

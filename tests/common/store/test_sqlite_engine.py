@@ -171,6 +171,15 @@ async def test_i34_a_broken_connection_is_replaced(engine: SqliteEngine) -> None
         assert await engine.read(words) == ["c"]
 
 
+async def test_i34_an_operation_that_ends_its_thread_leaves_nobody_waiting(engine: SqliteEngine) -> None:
+    results = await in_one_group(engine, put("a"), lambda _: sys.exit("enough"), put("b"))
+    assert [type(result) for result in results] == [StoreUnavailable] * 3
+    with pytest.raises(StoreUnavailable, match="enough"):
+        await engine.read(lambda _: sys.exit("enough"))
+    assert await engine.write(put("c")) == 1
+    assert await engine.read(words) == ["c"]
+
+
 async def test_i34_a_file_that_vanished_is_not_made_anew(engine: SqliteEngine) -> None:
     await engine.write(put("a"))
     reader = engine._readers._workers[0].server
