@@ -1,0 +1,72 @@
+"""The port of a backend: something that makes, recognises and destroys sandboxes. Backends are in `services.sandbox.backends`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from services.sandbox.profile import Profile
+
+
+class End(StrEnum):
+    """Why a sandbox ended by itself."""
+
+    EXIT = "exit"
+    MEMORY = "memory"
+    MESH = "mesh"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What a backend makes. `sandbox_id` is the lease id: unique for ever, so a sandbox is never mistaken for another (I29)."""
+
+    sandbox_id: str
+    profile: Profile
+    facades: Mapping[str, str]
+    """Audience to the address the control plane knows; unix sockets are let in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A sandbox whose worker said it is ready."""
+
+    address: str
+    """Where the worker is dialled from outside."""
+    facades: Mapping[str, str]
+    """Audience to the address as seen from inside."""
+    handle: Mapping[str, Any]
+    """JSON-safe; recognises the sandbox beyond doubt, also in another process."""
+
+
+Ended = Callable[[str, End], None]
+"""Called on the event loop with the sandbox id, once, when a sandbox that was created or adopted ends by itself."""
+
+
+class Backend(Protocol):
+    """All of a sandbox is gone when `destroy` returns; nothing of it exists before `create` is called."""
+
+    def on_ended(self, callback: Ended) -> None: ...
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Makes it and waits for the worker's own signal. `HarnessError` SANDBOX_NOT_READY; then nothing of it is left."""
+        ...
+
+    def is_alive(self, sandbox_id: str, handle: Mapping[str, Any]) -> bool:
+        """Whether exactly that sandbox runs; a process that merely has its number does not count."""
+        ...
+
+    async def adopt(self, sandbox_id: str, handle: Mapping[str, Any]) -> bool:
+        """Watches a sandbox that another process made; False when it is not alive."""
+        ...
+
+    async def destroy(self, sandbox_id: str) -> None:
+        """Kills every process of it and removes what it kept. Idempotent. I27: the processes are dead within 2 s."""
+        ...
+
+    async def list_all(self) -> list[str]:
+        """The ids of everything there is or that something is left of."""
+        ...
+
+    async def close(self) -> None:
+        """Stops watching. Destroys nothing."""
+        ...

@@ -1,0 +1,1 @@
+"""Backends: where sandboxes really come from."""

@@ -1,0 +1,185 @@
+"""Control groups for sandboxes, version 1 or 2, wherever this process may make them."""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+_NEEDED = ("memory", "pids")
+_CPU_PERIOD_US = 100_000
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one sandbox. Memory includes the files of workspace and tmp, for they are kept in memory. Zero CPU: none."""
+
+    memory_mib: int
+    max_pids: int
+    cpu_millis: int
+
+
+class Cgroups:
+    """Makes a group per sandbox under `folders` (one per controller in version 1, the same one in version 2)."""
+
+    def __init__(self, folders: dict[str, Path], version: int) -> None:
+        self._folders = folders
+        self.version = version
+
+    @property
+    def has_cpu(self) -> bool:
+        return "cpu" in self._folders
+
+    def paths(self, name: str) -> list[Path]:
+        """The folders of a sandbox's group, each once."""
+        return list(dict.fromkeys(folder / name for folder in self._folders.values()))
+
+    def create(self, name: str, limits: Limits) -> list[Path]:
+        """Makes the group with its limits. `OSError` when the kernel refuses; then nothing is left."""
+        made: list[Path] = []
+        try:
+            for path in self.paths(name):
+                path.mkdir()
+                made.append(path)
+            for controller, file, value in self._values(limits):
+                (self._folders[controller] / name / file).write_text(value)
+        except OSError:
+            for path in made:
+                path.rmdir()
+            raise
+        return made
+
+    def _values(self, limits: Limits) -> list[tuple[str, str, str]]:
+        memory, pids = str(limits.memory_mib * _MIB), str(limits.max_pids)
+        quota = limits.cpu_millis * _CPU_PERIOD_US // 1000
+        cpu = limits.cpu_millis and self.has_cpu
+        if self.version == 2:
+            values = [
+                ("memory", "memory.max", memory),
+                # One process killed for memory leaves a worker nobody can trust: all or none.
+                ("memory", "memory.oom.group", "1"),
+                ("pids", "pids.max", pids),
+            ]
+            if (self._folders["memory"].parent / "memory.swap.max").exists():
+                values.append(("memory", "memory.swap.max", "0"))
+            return [*values, ("cpu", "cpu.max", f"{quota} {_CPU_PERIOD_US}")] if cpu else values
+        values = [("memory", "memory.limit_in_bytes", memory), ("pids", "pids.max", pids)]
+        if (self._folders["memory"] / "memory.memsw.limit_in_bytes").exists():
+            values.append(("memory", "memory.memsw.limit_in_bytes", memory))
+        if not cpu:
+            return values
+        return [*values, ("cpu", "cpu.cfs_period_us", str(_CPU_PERIOD_US)), ("cpu", "cpu.cfs_quota_us", str(quota))]
+
+    def names(self) -> set[str]:
+        """Every group there is."""
+        return {
+            entry.name
+            for folder in self._folders.values()
+            if folder.is_dir()
+            for entry in folder.iterdir()
+            if entry.is_dir()
+        }
+
+    def pids(self, name: str) -> set[int]:
+        """The processes of a group."""
+        found: set[int] = set()
+        for path in self.paths(name):
+            try:
+                found.update(int(text) for text in (path / "cgroup.procs").read_text().split())
+            except FileNotFoundError:
+                continue
+        return found
+
+    def remove(self, name: str) -> bool:
+        """Removes an empty group; False while a process is still in it."""
+        for path in self.paths(name):
+            try:
+                path.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
+
+
+def find_cgroups(parent: str) -> Cgroups | str:
+    """Control groups below one named `parent` in this process's own, tried out; or why they cannot be had."""
+    try:
+        found = _version_2(parent) or _version_1(parent)
+        if found is None:
+            return "control groups for memory and pids are not mounted"
+        name = f"probe-{secrets.token_hex(4)}"
+        found.create(name, Limits(memory_mib=64, max_pids=32, cpu_millis=100))
+        found.remove(name)
+    except OSError as error:
+        return f"control groups cannot be made here ({os.strerror(error.errno or 0)})"
+    return found
+
+
+def _mounts() -> dict[str, tuple[Path, set[str]]]:
+    """File system type and options by mount point: the cgroup ones."""
+    found: dict[str, tuple[Path, set[str]]] = {}
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, point, kind, options, *_ = line.split(" ")
+        if kind in ("cgroup", "cgroup2"):
+            found[point] = (Path(point), {kind, *options.split(",")})
+    return found
+
+
+def _own_group(controller: str) -> str:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(",") or (not controller and not controllers):
+            return path
+    return "/"
+
+
+def _below(mount: Path, own: str) -> Path:
+    folder = mount / own.lstrip("/")
+    # In a cgroup namespace or a container the named path may lie outside what is mounted.
+    return folder if folder.is_dir() else mount
+
+
+def _version_2(parent: str) -> Cgroups | None:
+    for mount, kinds in _mounts().values():
+        if "cgroup2" not in kinds:
+            continue
+        own = _below(mount, _own_group(""))
+        # A group with processes in it may not hand controllers down (but for the root), so siblings of our own group are used then.
+        for base in (own, own.parent):
+            if not base.is_relative_to(mount):
+                continue
+            controllers = set((base / "cgroup.controllers").read_text().split())
+            if not controllers.issuperset(_NEEDED):
+                continue
+            wanted = [name for name in (*_NEEDED, "cpu") if name in controllers]
+            try:
+                folder = _delegated(base, parent, wanted)
+            except OSError:
+                continue
+            return Cgroups(dict.fromkeys(wanted, folder), version=2)
+    return None
+
+
+def _delegated(base: Path, parent: str, controllers: list[str]) -> Path:
+    enable = " ".join(f"+{name}" for name in controllers)
+    (base / "cgroup.subtree_control").write_text(enable)
+    folder = base / parent
+    folder.mkdir(exist_ok=True)
+    (folder / "cgroup.subtree_control").write_text(enable)
+    return folder
+
+
+def _version_1(parent: str) -> Cgroups | None:
+    folders: dict[str, Path] = {}
+    for mount, kinds in _mounts().values():
+        if "cgroup" not in kinds:
+            continue
+        for controller in (*_NEEDED, "cpu"):
+            if controller in kinds:
+                folders[controller] = _below(mount, _own_group(controller)) / parent
+    if not set(folders).issuperset(_NEEDED):
+        return None
+    for folder in folders.values():
+        folder.mkdir(exist_ok=True)
+    return Cgroups(folders, version=1)

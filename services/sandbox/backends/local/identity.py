@@ -1,0 +1,35 @@
+"""Which process is meant: a pid counts only with the boot and the start time it was recorded with (I29)."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def boot_id() -> str:
+    """Changes with every boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks from boot to the start of the process; None when there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def open_process(handle: Mapping[str, Any]) -> int | None:
+    """A pidfd of exactly the recorded process; None when it ended. The caller closes it."""
+    if handle.get("boot_id") != boot_id():
+        return None
+    try:
+        descriptor = os.pidfd_open(int(handle["pid"]))
+    except ProcessLookupError:
+        return None
+    # I29: compared after the pidfd is open, for from then on the number cannot be given to another process unnoticed.
+    if start_time(int(handle["pid"])) != handle["start_time"]:
+        os.close(descriptor)
+        return None
+    return descriptor

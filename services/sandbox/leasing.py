@@ -1,0 +1,346 @@
+"""Acquire, renew, release, expire, lose, recover: the lease rules applied to the store, a backend and the workers (I26, I27, I29)."""
+
+import asyncio
+from dataclasses import dataclass
+
+from harness.common.v1 import fence_pb2
+from harness.runtime.v1 import runtime_pb2
+from services.common.clock import Clock
+from services.common.errors import HarnessError, Reason, not_found
+from services.common.ids import new_holder_id, new_lease_id
+from services.common.logs import get_logger, log_incident
+from services.common.tasks import BackgroundTasks
+from services.sandbox import lease as rules
+from services.sandbox.backend import Backend, End, Sandbox, SandboxSpec
+from services.sandbox.facades import facade_addresses, seen_from_inside
+from services.sandbox.lease import Fence, Lease, Make, Reuse, State, Terms
+from services.sandbox.profile import NONE, Profile
+from services.sandbox.store import Kept, LeasePage, LeaseStore
+from services.sandbox.worker import Profiles, Workers, check_fit
+
+_log = get_logger(__name__)
+SHUTDOWN_GRACE_SECONDS = 1.0
+CAPACITY_RETRY_SECONDS = 1.0
+# While another process makes the sandbox: nothing signals across processes, so its record is looked at.
+_LOOK_SECONDS = 0.05
+_MAX_ATTEMPTS = 100
+_REASONS = {
+    End.EXIT: "SANDBOX_EVICTED: the worker ended",
+    End.MEMORY: "SANDBOX_LIMIT: memory",
+    End.MESH: "SANDBOX_EVICTED: the mesh ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an acquire asks for."""
+
+    fence: fence_pb2.Fence
+    harness_id: str
+    profile_id: str
+    context: runtime_pb2.RuntimeContext
+    reuse_only: bool
+
+    @property
+    def key(self) -> Fence:
+        return Fence(self.fence.binding_id, self.fence.epoch, self.fence.runtime_generation)
+
+
+class Leasing:
+    """All that happens to leases. Any number of tasks may call it; other processes may share the store."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        backend: Backend,
+        profiles: Profiles,
+        workers: Workers,
+        clock: Clock,
+        tasks: BackgroundTasks,
+        *,
+        max_sandboxes: int,
+        start_seconds: float,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._profiles = profiles
+        self._workers = workers
+        self._clock = clock
+        self._tasks = tasks
+        self._max_sandboxes = max_sandboxes
+        # The worker's start, and the calls around it.
+        self._start_ms = round((start_seconds + 10) * 1000)
+        self._owner = new_holder_id()
+        self._making: dict[str, asyncio.Task[Lease]] = {}
+        self._admission = asyncio.Lock()
+        backend.on_ended(self._on_ended)
+
+    # --- what callers ask ---
+
+    async def acquire(self, request: Request) -> tuple[Lease, bool]:
+        """The binding's bound sandbox of exactly this generation, and whether this call made it."""
+        for _ in range(_MAX_ATTEMPTS):
+            kept = await self._store.get(request.key.binding_id)
+            decision = rules.decide_acquire(
+                kept.lease if kept else None, request.key, reuse_only=request.reuse_only, now=self._now()
+            )
+            if isinstance(decision, Reuse):
+                assert kept is not None  # noqa: S101 - reuse is of what is there
+                reused = await self._reuse(kept)
+                if reused is not None:
+                    return reused, False
+            elif isinstance(decision, Make):
+                made = await self._reserve(request, decision.replaces, kept.rev if kept else None)
+                if made is not None:
+                    return await self._make(request, *made, replaces=decision.replaces), True
+            else:
+                await self._wait_for(decision.lease)
+        raise HarnessError(Reason.SANDBOX_NOT_READY, "The binding's sandbox keeps changing; try again.")
+
+    async def renew(self, fence: Fence) -> Lease:
+        """The lease with its idle time starting anew."""
+        for _ in range(_MAX_ATTEMPTS):
+            kept = await self._store.get(fence.binding_id)
+            lease = rules.decide_renew(kept.lease if kept else None, fence, self._now())
+            assert kept is not None  # noqa: S101 - decide_renew refused otherwise
+            touched = rules.touched(lease, self._now()) if lease.state is State.BOUND else None
+            if touched is None or await self._store.put(touched, kept.rev):
+                return touched or lease
+        raise HarnessError(Reason.SANDBOX_NOT_READY, "The binding's sandbox keeps changing; try again.")
+
+    async def release(self, fence: Fence) -> bool:
+        """Ends the lease and destroys the sandbox; whether there was one of this generation or lower."""
+        for _ in range(_MAX_ATTEMPTS):
+            kept = await self._store.get(fence.binding_id)
+            released = rules.decide_release(kept.lease if kept else None, fence, self._now())
+            if released is None:
+                return False
+            assert kept is not None  # noqa: S101 - something was released
+            if await self._store.put(released, kept.rev):
+                await self._shut_down(kept.lease)
+                await self._destroy(kept.lease.lease_id)
+                return True
+        raise HarnessError(Reason.SANDBOX_NOT_READY, "The binding's sandbox keeps changing; try again.")
+
+    async def get(self, binding_id: str) -> Lease:
+        kept = await self._store.get(binding_id)
+        if kept is None:
+            raise not_found("sandbox")
+        return kept.lease
+
+    async def live_page(self, limit: int, after: str | None) -> LeasePage:
+        return await self._store.live_page(limit, after)
+
+    # --- what time and accidents do ---
+
+    async def expire_due(self) -> None:
+        """Ends leases whose time is over, and forgets those that ended long ago (I29)."""
+        now = self._now()
+        for kept in await self._store.due(now):
+            ended = rules.decide_expire(kept.lease, now)
+            if ended is not None and await self._store.put(ended, kept.rev):
+                _log.info("lease_expired", lease_id=ended.lease_id, reason=ended.reason)
+                await self._shut_down(kept.lease)
+                await self._destroy(ended.lease_id)
+        await self._store.forget_ended(now)
+
+    async def recover(self) -> None:
+        """After a start: takes over what a former process of this service left alive, destroys the rest, and says of every lease what became of it."""
+        known: set[str] = set()
+        async for kept in self._store.all_live():
+            if kept.lease.state is State.PENDING or await self._readopt(kept.lease):
+                known.add(kept.lease.lease_id)
+            else:
+                await self._lose(kept.lease.lease_id, _REASONS[End.EXIT])
+        await self._destroy_orphans(known)
+
+    async def sweep(self) -> None:
+        """Destroys what no live lease names (I29)."""
+        there = await self._backend.list_all()
+        known: set[str] = set()
+        for sandbox_id in there:
+            # Asked after the sandbox was seen: its lease was written before it was made, so it cannot be missed.
+            kept = await self._store.by_lease_id(sandbox_id)
+            if kept is not None and kept.lease.live:
+                known.add(sandbox_id)
+        await self._destroy_each(set(there) - known)
+
+    async def close(self) -> None:
+        """Gives up sandboxes that are being made, and waits until nothing of them is left. Bound ones stay."""
+        tasks = list(self._making.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # --- parts ---
+
+    async def _reuse(self, kept: Kept) -> Lease | None:
+        """The lease, touched; None when it changed meanwhile or its sandbox turned out dead."""
+        if not self._backend.is_alive(kept.lease.lease_id, kept.lease.handle):
+            await self._lose(kept.lease.lease_id, _REASONS[End.EXIT])
+            return None
+        touched = rules.touched(kept.lease, self._now())
+        if touched is None:
+            return kept.lease
+        return touched if await self._store.put(touched, kept.rev) else None
+
+    async def _reserve(self, request: Request, replaces: Lease | None, rev: int | None) -> tuple[Kept, Profile] | None:
+        """Writes the pending lease; None when somebody else was first."""
+        profile = await self._profiles.sandbox_profile(request.harness_id, request.profile_id)
+        terms = Terms(
+            request.harness_id,
+            request.profile_id,
+            profile.isolation,
+            profile.idle_seconds * 1000,
+            profile.lifetime_seconds * 1000,
+        )
+        lease = rules.pending(
+            replaces,
+            request.key,
+            terms,
+            lease_id=new_lease_id(),
+            owner=self._owner,
+            now=self._now(),
+            start_ms=self._start_ms,
+        )
+        async with self._admission:
+            # I35: counted and written under one lock, so the bound is exact for the one process there is per folder.
+            frees = 1 if replaces is not None and replaces.live else 0
+            if await self._store.count_live(self._max_sandboxes) - frees >= self._max_sandboxes:
+                raise HarnessError(
+                    Reason.SANDBOX_CAPACITY,
+                    f"All {self._max_sandboxes} sandboxes are in use; try again.",
+                    retry_after=CAPACITY_RETRY_SECONDS,
+                )
+            # I26: of all that race for the binding, on any replica, one gets past this compare-and-set.
+            if not await self._store.put(lease, rev):
+                return None
+        return Kept(lease, (rev or 0) + 1), profile
+
+    async def _make(self, request: Request, kept: Kept, profile: Profile, *, replaces: Lease | None) -> Lease:
+        """Destroys what was there, makes the sandbox, binds it. Goes on when the caller leaves, for others may be waiting."""
+        task = asyncio.create_task(self._make_bound(request, kept, profile, replaces))
+        self._making[kept.lease.lease_id] = task
+
+        def done(task: asyncio.Task[Lease]) -> None:
+            del self._making[kept.lease.lease_id]
+            if not task.cancelled() and task.exception() is not None:
+                _log.info("sandbox_not_made", lease_id=kept.lease.lease_id)
+
+        task.add_done_callback(done)
+        return await asyncio.shield(task)
+
+    async def _make_bound(self, request: Request, kept: Kept, profile: Profile, replaces: Lease | None) -> Lease:
+        pending = kept.lease
+        try:
+            if replaces is not None:
+                # I27: the old worker is cut off before the new one starts; its generation was given up when `pending` was written.
+                await self._backend.destroy(replaces.lease_id)
+            sandbox, incarnation = await self._start_worker(request, pending, profile)
+            lease = rules.bound(
+                pending, address=sandbox.address, incarnation=incarnation, handle=sandbox.handle, now=self._now()
+            )
+            if not await self._store.put(lease, kept.rev):
+                raise HarnessError(Reason.STALE_LEASE, "The binding's sandbox was replaced while it was made.")
+        except BaseException as error:
+            reason = error.reason if isinstance(error, HarnessError) else Reason.SANDBOX_NOT_READY
+            await self._store.put(
+                rules.ended(pending, State.LOST, f"{reason}: the sandbox did not come up", self._now()), kept.rev
+            )
+            await self._destroy(pending.lease_id)
+            raise
+        if not self._backend.is_alive(lease.lease_id, lease.handle):
+            # It died before its lease said `bound`, so nobody was told.
+            await self._lose(lease.lease_id, _REASONS[End.EXIT])
+            raise HarnessError(Reason.SANDBOX_EVICTED, "The worker ended right after it was bound.")
+        _log.info("sandbox_bound", lease_id=lease.lease_id, isolation=profile.isolation)
+        return lease
+
+    async def _start_worker(self, request: Request, pending: Lease, profile: Profile) -> tuple[Sandbox, str]:
+        if profile.isolation == NONE:
+            _log.warning(
+                "sandbox_without_isolation",
+                lease_id=pending.lease_id,
+                profile_id=request.profile_id,
+                consequence="the agent's code can do whatever this service may do; for development only",
+            )
+        facades = facade_addresses(request.context)
+        sandbox = await self._backend.create(SandboxSpec(pending.lease_id, profile, facades))
+        readiness = await self._workers.readiness(sandbox.address)
+        check_fit(readiness, request.harness_id, request.fence.protocol_version)
+        context = seen_from_inside(request.context, sandbox.facades)
+        incarnation = await self._workers.bind(sandbox.address, request.fence, request.harness_id, context)
+        if incarnation != readiness.incarnation:
+            raise HarnessError(Reason.WORKER_MISMATCH, "Another process answered than the one that was ready.")
+        return sandbox, incarnation
+
+    async def _wait_for(self, pending: Lease) -> None:
+        """Until whoever makes this sandbox is done, or its time is over."""
+        task = self._making.get(pending.lease_id)
+        left = max(0.0, (pending.pending_until - self._now()) / 1000)
+        if task is None:
+            await asyncio.sleep(min(_LOOK_SECONDS, left))
+        else:
+            # How it went is on the record; its error is its own caller's.
+            await asyncio.wait([task], timeout=left)
+
+    async def _readopt(self, lease: Lease) -> bool:
+        """Whether the worker of the lease lives, is the one that was bound, and is watched again."""
+        if not await self._backend.adopt(lease.lease_id, lease.handle):
+            return False
+        try:
+            readiness = await self._workers.readiness(lease.address)
+        except HarnessError as error:
+            _log.warning("worker_not_adopted", lease_id=lease.lease_id, reason=error.reason.value)
+            return False
+        return readiness.bound and readiness.incarnation == lease.incarnation
+
+    def _on_ended(self, sandbox_id: str, end: End) -> None:
+        self._tasks.spawn("sandbox-lost", self._lose(sandbox_id, _REASONS[end]))
+
+    async def _lose(self, lease_id: str, reason: str) -> None:
+        """Records that a sandbox ended by itself, and removes what is left of it."""
+        for _ in range(_MAX_ATTEMPTS):
+            kept = await self._store.by_lease_id(lease_id)
+            if kept is None or kept.lease.state is not State.BOUND:
+                break  # a pending one is its maker's to end; an ended one is ended
+            if await self._store.put(rules.ended(kept.lease, State.LOST, reason, self._now()), kept.rev):
+                _log.warning("sandbox_lost", lease_id=lease_id, reason=reason)
+                await self._destroy(lease_id)
+                break
+
+    async def _shut_down(self, lease: Lease) -> None:
+        """Gives the worker a moment to stop by itself; it is killed afterwards in any case."""
+        if lease.state is not State.BOUND:
+            return
+        fence = fence_pb2.Fence(
+            protocol_version=1,
+            binding_id=lease.fence.binding_id,
+            epoch=lease.fence.epoch,
+            runtime_generation=lease.fence.runtime_generation,
+        )
+        try:
+            await self._workers.shutdown(lease.address, fence, SHUTDOWN_GRACE_SECONDS)
+        except HarnessError as error:
+            _log.info("worker_did_not_shut_down", lease_id=lease.lease_id, reason=error.reason.value)
+
+    async def _destroy_orphans(self, known: set[str]) -> None:
+        await self._destroy_each(set(await self._backend.list_all()) - known)
+
+    async def _destroy_each(self, sandbox_ids: set[str]) -> None:
+        for sandbox_id in sorted(sandbox_ids):
+            if sandbox_id in self._making:
+                continue
+            _log.warning("orphan_destroyed", lease_id=sandbox_id)
+            await self._destroy(sandbox_id)
+
+    async def _destroy(self, sandbox_id: str) -> None:
+        """Destroys; a failure is logged, and the sweep tries again, since no live lease names the sandbox any more (I29)."""
+        try:
+            await self._backend.destroy(sandbox_id)
+        except Exception as error:  # noqa: BLE001 - see above
+            log_incident(_log, "sandbox_not_destroyed", error, lease_id=sandbox_id)
+
+    def _now(self) -> int:
+        return round(self._clock.wall() * 1000)
