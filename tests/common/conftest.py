@@ -1,14 +1,16 @@
 """Real servers on unix sockets for the tests of services/common."""
 
 import asyncio
+import logging
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import grpc.aio
 import pytest
@@ -22,11 +24,24 @@ from services.common.interceptors import (
     ServiceAuthenticator,
     ServiceInterceptor,
 )
+from services.common.logs import configure_logging
 from services.common.server import server_options
 from tests.common.toy import ToyServicer, ToyStub, add_toy_servicer_to_server
 
 TOKENS = (SecretStr("first-token-0123456789"), SecretStr("second-token-0123456789"))
 ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def service_logs(log_format: Literal["json", "console"] = "json", level: str = "info") -> Generator[None]:
+    """Logs as a service makes them, inside a test: pytest's own handlers change with each of its phases."""
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    configure_logging("toy", level, log_format)
+    try:
+        yield
+    finally:
+        root.handlers, root.level = before
 
 
 @pytest.fixture

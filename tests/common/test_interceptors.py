@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -21,10 +20,9 @@ from services.common import metrics, tracing
 from services.common.caller import Capability
 from services.common.errors import HarnessError, Reason
 from services.common.interceptors import ServiceAuthenticator, ServiceInterceptor
-from services.common.logs import configure_logging
 from services.common.server import Listener
 from services.common.status import from_rpc_error
-from tests.common.conftest import TOKENS, Keys, StartToy, Toy
+from tests.common.conftest import TOKENS, Keys, StartToy, Toy, service_logs
 from tests.common.toy import CANARY, SERVICE, Ask, Item
 
 KINDS = ["one", "many", "collect", "chat"]
@@ -192,23 +190,17 @@ async def test_every_reason_arrives_with_its_code(toy: Toy, reason: Reason) -> N
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("do", ["crash", "crash_chained"])
 async def test_i22_an_unexpected_exception_shows_an_incident_and_nothing_else(
-    toy: Toy, kind: str, do: str, capfd: pytest.CaptureFixture[str]
+    toy: Toy, kind: str, do: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = logging.getLogger()
-    before = root.handlers, root.level
-    configure_logging("toy")
     argument = once(Ask(do=do)) if kind in ("collect", "chat") else Ask(do=do, count=1)
     call = getattr(toy.stub, kind)(argument, metadata=(bearer(),), timeout=20)
-    try:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            _ = [message async for message in call] if kind in ("many", "chat") else await call
-    finally:
-        root.handlers, root.level = before
+    with service_logs(), pytest.raises(grpc.aio.AioRpcError) as caught:
+        _ = [message async for message in call] if kind in ("many", "chat") else await call
     error = from_rpc_error(caught.value)
     assert error.reason is Reason.INTERNAL
     assert set(error.metadata) == {"incident_id"}
     assert CANARY not in repr((caught.value, caught.value.trailing_metadata(), caught.value.debug_error_string()))
-    logged = capfd.readouterr().err
+    logged = capsys.readouterr().err
     assert CANARY not in logged
     entry = next(
         line

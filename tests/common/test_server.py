@@ -71,16 +71,22 @@ async def test_metrics_are_served_where_the_setting_says(toy_process: MakeProces
 
 
 async def test_i33_sigterm_finishes_what_runs_and_exits_0(toy_process: MakeProcess) -> None:
-    toy = toy_process()
+    toy = toy_process(HARNESS_SHUTDOWN_GRACE_SECONDS="3600")
     await toy.start()
     peer = connect(toy.address, TOKENS[0])
-    stub = ToyStub(peer.channel)
-    # A stream's first answer shows that its call is being served; its second waits for the stop.
-    call = stub.many(Ask(do="wait_second", count=2), metadata=peer.metadata(), timeout=60)
-    assert (await call.read()).text == "wait_second"
+    watch = health_stub(peer).Watch(health_pb2.HealthCheckRequest())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    chat = ToyStub(peer.channel).chat(metadata=peer.metadata(), timeout=60)
+    await chat.write(Ask(do="echo"))
+    assert (await chat.read()).text == "echo"
     os.kill(toy.pid, signal.SIGTERM)
-    assert (await call.read()).text == "wait_second"
-    assert (await call.code()).name == "OK"
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    # The end of the watch is the beginning of the drain: from here nothing new is served, and what runs goes on.
+    assert (await watch.code()).name == "UNAVAILABLE"
+    await chat.write(Ask(do="echo"))
+    assert (await chat.read()).text == "echo"
+    await chat.done_writing()
+    assert (await chat.code()).name == "OK"
     assert await toy.wait() == 0
     assert toy.journal() == ["start", "stop", "closed"]
     await peer.close()
@@ -156,13 +162,14 @@ async def test_i32_a_setting_that_does_not_work_here_is_named(
     assert "Traceback" not in toy.log_text()
 
 
-async def test_i32_a_port_in_use_is_named(toy_process: MakeProcess) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        toy = toy_process(HARNESS_LISTEN=f"127.0.0.1:{held.getsockname()[1]}")
-        assert await toy.start() == b""
-        assert await toy.wait() == 2
-    assert "HARNESS_LISTEN: cannot listen on" in toy.log_text()
-    assert toy.journal() == ["closed"]
+async def test_i32_a_port_in_use_is_named_and_not_shared(toy_process: MakeProcess) -> None:
+    first = toy_process(HARNESS_LISTEN="127.0.0.1:0")
+    address = json.loads(await first.start())["address"]
+    second = toy_process(HARNESS_LISTEN=address)
+    assert await second.start() == b""
+    assert await second.wait() == 2
+    assert f"HARNESS_LISTEN: cannot listen on {address}" in second.log_text()
+    assert second.journal() == ["start", "closed"]  # the first's start, and all that the second ever did
 
 
 async def test_i32_a_failing_start_leaves_nothing_and_says_so(toy_process: MakeProcess) -> None:

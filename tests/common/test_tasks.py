@@ -2,35 +2,25 @@
 
 import asyncio
 import json
-import logging
-from collections.abc import Iterator
 
 import pytest
 
-from services.common.logs import configure_logging
 from services.common.tasks import BackgroundTasks
+from tests.common.conftest import service_logs
 
 CANARY = "canary-51"
-
-
-@pytest.fixture(autouse=True)
-def json_logs(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    root = logging.getLogger()
-    before = root.handlers, root.level
-    configure_logging("toy")
-    yield
-    root.handlers, root.level = before
 
 
 async def crash() -> None:
     raise RuntimeError(CANARY)
 
 
-async def test_a_failure_is_logged_and_does_not_spread(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_failure_is_logged_and_does_not_spread(capsys: pytest.CaptureFixture[str]) -> None:
     tasks = BackgroundTasks()
-    assert await tasks.spawn("sweep", crash()) is None
+    with service_logs():
+        assert await tasks.spawn("sweep", crash()) is None
     await tasks.close()
-    entry = json.loads(capfd.readouterr().err)
+    entry = json.loads(capsys.readouterr().err)
     assert (entry["event"], entry["task"], entry["error"]["type"]) == (
         "background_task_failed",
         "sweep",
@@ -39,7 +29,7 @@ async def test_a_failure_is_logged_and_does_not_spread(capfd: pytest.CaptureFixt
     assert CANARY not in json.dumps(entry)
 
 
-async def test_a_repeated_turn_goes_on_after_a_failure(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_repeated_turn_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     tasks = BackgroundTasks()
     turns = 0
     third = asyncio.Event()
@@ -51,10 +41,11 @@ async def test_a_repeated_turn_goes_on_after_a_failure(capfd: pytest.CaptureFixt
             third.set()
         await crash()
 
-    tasks.every("turn", 0, turn)
-    await third.wait()
-    await tasks.close()
-    assert capfd.readouterr().err.count("background_turn_failed") >= 2
+    with service_logs():
+        tasks.every("turn", 0, turn)
+        await third.wait()
+        await tasks.close()
+    assert capsys.readouterr().err.count("background_turn_failed") >= 2
 
 
 async def test_close_waits_for_the_end_of_every_task() -> None:
