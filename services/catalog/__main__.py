@@ -1,0 +1,73 @@
+"""`python -m services.catalog`."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from harness.catalog.v1.agent_service_pb2_grpc import add_AgentServiceServicer_to_server
+from harness.catalog.v1.harness_service_pb2_grpc import add_HarnessServiceServicer_to_server
+from harness.catalog.v1.resolution_service_pb2_grpc import add_ResolutionServiceServicer_to_server
+from services.catalog.adapter_watch import Pace
+from services.catalog.agents import Agents
+from services.catalog.clients import AdapterClient
+from services.catalog.operator_file import load_operator_file
+from services.catalog.publish import Publisher
+from services.catalog.registry import Registry
+from services.catalog.service.agent_service import AgentServicer
+from services.catalog.service.harness_service import HarnessServicer
+from services.catalog.service.resolution_service import ResolutionServicer
+from services.catalog.settings import CatalogSettings
+from services.catalog.store import COLLECTIONS, CatalogStore
+from services.common.errors import ConfigurationError
+from services.common.ids import new_nonce
+from services.common.server import Registration, Service, ServiceContext, run_service
+from services.common.settings import load_settings
+from services.common.store import RecordStore, StoreRefused, open_record_store
+
+AREA = "harness.catalog.v1"
+
+
+async def build(context: ServiceContext[CatalogSettings]) -> Service:
+    """Puts the catalog together."""
+    settings = context.settings
+    operator = load_operator_file(settings.config_file, settings.data_dir, os.environ)
+    records = await _open_store(settings)
+    context.resources.push_async_callback(records.close)
+    store = CatalogStore(records)
+    registry = Registry(
+        operator,
+        store,
+        lambda adapter: AdapterClient(adapter, settings.adapter_timeout_seconds),
+        Pace(settings.adapter_poll_seconds, time.monotonic),
+    )
+    context.resources.push_async_callback(registry.close)
+    agents = Agents(store, Publisher(store, lambda: time.time_ns() // 1_000_000, new_nonce), registry)
+
+    async def start() -> None:
+        await registry.start(context.tasks)
+
+    return Service(
+        [
+            Registration(f"{AREA}.HarnessService", add_HarnessServiceServicer_to_server, HarnessServicer(registry)),
+            Registration(f"{AREA}.AgentService", add_AgentServiceServicer_to_server, AgentServicer(agents)),
+            Registration(
+                f"{AREA}.ResolutionService",
+                add_ResolutionServiceServicer_to_server,
+                ResolutionServicer(agents, registry),
+            ),
+        ],
+        on_start=[start],
+    )
+
+
+async def _open_store(settings: CatalogSettings) -> RecordStore:
+    path = settings.data_dir.resolve() / "catalog.sqlite3"
+    try:
+        return await open_record_store(settings.store_url or f"sqlite://{path}", COLLECTIONS)
+    except StoreRefused as error:
+        raise ConfigurationError(f"HARNESS_STORE_URL: {error}") from None
+
+
+if __name__ == "__main__":
+    run_service("catalog", load_settings(CatalogSettings), build)

@@ -1,0 +1,75 @@
+"""The one edge where the catalog calls adapters: bounded calls, answers checked against the contract."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import grpc
+import protovalidate
+
+from harness.adapter.v1 import adapter_service_pb2 as pb
+from harness.adapter.v1.adapter_service_pb2_grpc import AdapterServiceStub
+from harness.adapter.v1.descriptor_pb2 import Descriptor
+from harness.common.v1.health_pb2 import HealthReport
+from services.catalog.operator_file import AllowedAdapter
+from services.common.channels import Peer, connect
+from services.common.errors import HarnessError, Reason
+from services.common.interceptors.validation import field_path
+
+
+class Described(NamedTuple):
+    """What an adapter says it is, and which process of it said so."""
+
+    descriptor: Descriptor
+    incarnation: str
+
+
+class AnswerRefused(Exception):
+    """An answer that breaks the contract; the text names the field and the rule, never a value."""
+
+
+class AdapterClient:
+    """One adapter. Every call raises `HarnessError` when the adapter fails or stays silent, `AnswerRefused` when it answers wrongly."""
+
+    def __init__(self, adapter: AllowedAdapter, timeout: float) -> None:
+        self._peer: Peer = connect(adapter.address, adapter.token)
+        self._stub: Any = AdapterServiceStub(self._peer.channel)
+        self._timeout = timeout
+
+    async def describe(self) -> Described:
+        """The descriptor and the incarnation."""
+        answer: pb.GetDescriptorResponse = await self._call(self._stub.GetDescriptor, pb.GetDescriptorRequest())
+        return Described(answer.descriptor, answer.incarnation)
+
+    async def check_health(self) -> HealthReport:
+        """The health report."""
+        answer: pb.CheckHealthResponse = await self._call(self._stub.CheckHealth, pb.CheckHealthRequest())
+        return answer.report
+
+    async def evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
+        """The adapter's verdict on a blueprint."""
+        answer: pb.EvaluateResponse = await self._call(self._stub.Evaluate, request)
+        return answer
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        answer = await self._peer.call(method, request, timeout=self._timeout)
+        violations = protovalidate.collect_violations(answer)
+        if violations:
+            first = violations[0].proto
+            raise AnswerRefused(f"{field_path(first.field) or 'the answer'} breaks the rule {first.rule_id}")
+        return answer
+
+    async def readiness_changes(self) -> None:
+        """Returns when the connection is made or lost: the earliest sign of a restart."""
+        channel = self._peer.channel
+        state = channel.get_state(try_to_connect=True)
+        was_ready = state is grpc.ChannelConnectivity.READY
+        while (state is grpc.ChannelConnectivity.READY) == was_ready:
+            if state is grpc.ChannelConnectivity.SHUTDOWN:
+                raise HarnessError(Reason.UNAVAILABLE, "The connection is closed.")
+            await channel.wait_for_state_change(state)
+            state = channel.get_state(try_to_connect=True)
+
+    async def close(self) -> None:
+        """Ends the connection and every call on it."""
+        await self._peer.close()

@@ -1,0 +1,91 @@
+"""All allow-listed adapters and what is known of them now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from harness.adapter.v1.adapter_service_pb2 import EvaluateRequest, EvaluateResponse
+from services.catalog.adapter_watch import AdapterWatch, Descriptors, Pace
+from services.catalog.clients import AdapterClient
+from services.catalog.operator_file import AllowedAdapter, Operator
+from services.catalog.snapshot import HarnessState, Snapshot, catalog_revision
+from services.common.tasks import BackgroundTasks
+
+OLD_SECONDS: Final = 1.0
+"""An unavailable adapter that was looked at longer ago than this is looked at again when it is asked for."""
+MAX_WAIT_SECONDS: Final = 3.0
+"""What a request waits at most for a look."""
+
+
+class Registry:
+    """The watches of all adapters."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        descriptors: Descriptors,
+        make_client: Callable[[AllowedAdapter], AdapterClient],
+        pace: Pace,
+    ) -> None:
+        self._retention_profiles = operator.retention_profiles
+        self._pace = pace
+        self._revision = ""
+        self._clients = {harness_id: make_client(adapter) for harness_id, adapter in operator.adapters.items()}
+        self._watches = {
+            harness_id: AdapterWatch(adapter, self._clients[harness_id], descriptors, pace, self._forget_revision)
+            for harness_id, adapter in sorted(operator.adapters.items())
+        }
+
+    async def start(self, tasks: BackgroundTasks) -> None:
+        """Takes up the kept descriptors, then watches in the background. Waits for no adapter (I23)."""
+        for watch in self._watches.values():
+            await watch.load()
+        for watch in self._watches.values():
+            watch.start(tasks)
+
+    def snapshot(self) -> Snapshot:
+        """What is known now."""
+        states: Mapping[str, HarnessState] = {name: watch.state for name, watch in self._watches.items()}
+        if not self._revision:
+            self._revision = catalog_revision(states.values(), self._retention_profiles)
+        return Snapshot(states, self._revision, self._retention_profiles)
+
+    async def learn(self, harness_id: str) -> None:
+        """Looks at a harness of which nothing is known yet."""
+        watch = self._watches.get(harness_id)
+        if watch is not None and watch.state.known is None:
+            await self._look_if_old(watch)
+
+    async def current(self, harness_id: str) -> HarnessState | None:
+        """The state of a harness, after another look if it is unavailable and was looked at too long ago. None: not allowed."""
+        watch = self._watches.get(harness_id)
+        if watch is None:
+            return None
+        if not watch.state.available:
+            await self._look_if_old(watch)
+        return watch.state
+
+    async def health(self, harness_id: str) -> HarnessState | None:
+        """The state of a harness, at most a second old if the adapter answers. None: not allowed."""
+        watch = self._watches.get(harness_id)
+        if watch is None:
+            return None
+        await self._look_if_old(watch)
+        return watch.state
+
+    async def evaluate(self, harness_id: str, request: EvaluateRequest) -> EvaluateResponse | None:
+        """The adapter's own verdict on a blueprint, None while it is away."""
+        return await self._watches[harness_id].evaluate(request)
+
+    async def close(self) -> None:
+        """Ends every connection."""
+        await asyncio.gather(*(client.close() for client in self._clients.values()))
+
+    async def _look_if_old(self, watch: AdapterWatch) -> None:
+        if self._pace.clock() - watch.state.looked_at >= OLD_SECONDS:
+            await watch.look(wait=MAX_WAIT_SECONDS)
+
+    def _forget_revision(self) -> None:
+        self._revision = ""
