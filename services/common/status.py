@@ -108,7 +108,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> HarnessError:
 
 def _plain(code: grpc.StatusCode) -> HarnessError:
     reason, message = _PLAIN.get(code, _PLAIN_OTHER)
-    return HarnessError(reason, message)
+    return HarnessError(reason, message, metadata={"grpc_code": code.name})
 
 
 def _reason(text: str, category: str, code: int) -> Reason:

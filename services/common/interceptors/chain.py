@@ -121,7 +121,7 @@ class _MethodWrapper:
                 answer = behaviour(self._checked(request), context)
                 return await (answer if remaining is not None else bounded(answer, self._default_deadline))
             except Exception as error:  # noqa: BLE001 - classified and answered, whatever it is (I22)
-                await outcome.fail(context, error)
+                await self._fail(outcome, context, error)
             except asyncio.CancelledError:
                 outcome.cancelled()
                 raise
@@ -146,7 +146,7 @@ class _MethodWrapper:
                 else:
                     await answer
             except Exception as error:  # noqa: BLE001 - classified and answered, whatever it is (I22)
-                await outcome.fail(context, error)
+                await self._fail(outcome, context, error)
             except asyncio.CancelledError:
                 outcome.cancelled()
                 if self._exempt_calls is not None and self._exempt_calls.ending:
@@ -169,7 +169,20 @@ class _MethodWrapper:
         check_message(request)
         return request
 
+    async def _fail(self, outcome: "_Outcome", context: Context, error: Exception) -> NoReturn:
+        """Ends the call with the status of what was raised; counted before the client can know."""
+        if isinstance(error, AbortError):  # the servicer ended the call itself, as the standard health service does
+            outcome.code = _code_of(context)
+            raise error
+        outcome.error = classified(error, self._method)
+        outcome.code = GRPC_STATUS_CODES[outcome.error.grpc_code.value]
+        self._record(outcome)
+        await abort(context, outcome.error)
+
     def _record(self, outcome: "_Outcome") -> None:
+        if outcome.recorded:
+            return
+        outcome.recorded = True
         self._seconds.observe(perf_counter() - outcome.started)
         self._counts[outcome.code].inc()
         end_span(outcome.span, outcome.code.name, outcome.error)
@@ -198,10 +211,10 @@ class _ExemptCalls:
 class _Outcome:
     """How one call went, for metrics and its span."""
 
-    __slots__ = ("code", "error", "method", "span", "started")
+    __slots__ = ("code", "error", "recorded", "span", "started")
 
     def __init__(self, method: str) -> None:
-        self.method = method
+        self.recorded = False
         self.started = perf_counter()
         self.code = grpc.StatusCode.OK
         self.error: HarnessError | None = None
@@ -209,15 +222,6 @@ class _Outcome:
 
     def cancelled(self) -> None:
         self.code = grpc.StatusCode.CANCELLED
-
-    async def fail(self, context: Context, error: Exception) -> NoReturn:
-        """Ends the call with the status of what was raised."""
-        if isinstance(error, AbortError):  # the servicer ended the call itself, as the standard health service does
-            self.code = _code_of(context)
-            raise error
-        self.error = classified(error, self.method)
-        self.code = GRPC_STATUS_CODES[self.error.grpc_code.value]
-        await abort(context, self.error)
 
 
 def _service(method: str) -> str:
