@@ -5,7 +5,7 @@ insert a run may lose its slot. Such a part is harmless: nothing shows it until 
 its own compare-and-set, and the part is collected.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from services.common.caller import Capability
@@ -48,7 +48,7 @@ class ThreadState:
         self._clock = clock
         self._grace = grace_milliseconds
 
-    async def load(self, capability: Capability, fence: Fence) -> AsyncIterator[HeadPiece]:
+    async def load(self, capability: Capability, fence: Fence) -> AsyncGenerator[HeadPiece, None]:
         """The parts of the committed head, in order; one empty piece when there is none."""
         head = (await self._admitted(capability, fence))["head"]
         # I30: what is committed, and nothing else: no pending part, none of another run or epoch.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc.aio
@@ -33,13 +34,14 @@ class ThreadStateServicer(api_grpc.ThreadStateServiceServicer):
         # I14, I35: a reader that stops reading holds a part in memory; it may not do so for ever.
         bound = asyncio.get_running_loop().call_later(self._transfer_seconds, _end, task)
         try:
-            async for piece in pieces:
-                yield api.LoadHeadResponse(
-                    revision=piece.revision,
-                    codec=piece.codec,
-                    part_index=piece.part_index,
-                    chunk=bytes(piece.chunk),
-                )
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield api.LoadHeadResponse(
+                        revision=piece.revision,
+                        codec=piece.codec,
+                        part_index=piece.part_index,
+                        chunk=bytes(piece.chunk),
+                    )
         finally:
             bound.cancel()
 
