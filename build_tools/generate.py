@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from build_tools.contract_comments import MODULE, comments_module
 from build_tools.third_party import lay_out
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -61,6 +62,12 @@ def _generate(inputs: str) -> int:
     if finished.returncode != 0:
         print("gen: buf generate failed; correct what it says above, then run `make gen` again", file=sys.stderr)
         return finished.returncode
+    image = STAGING / "contracts.binpb"
+    finished = buf("build", "proto", "--as-file-descriptor-set", "--output", str(image))
+    if finished.returncode != 0:
+        print("gen: buf build failed; correct what it says above, then run `make gen` again", file=sys.stderr)
+        return finished.returncode
+    (STAGING / MODULE).write_text(comments_module(image.read_bytes()))
     _replace(STAGING, OUTPUT)
     shutil.rmtree(STAGING)
     STAMP.write_text(f"{inputs} {_digest(_files(OUTPUT), OUTPUT)}\n")

@@ -1,0 +1,195 @@
+"""One request from its head to its answer: route, authenticate, translate, call, translate back (REST API). No rule, no state."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+from services.common.errors import HarnessError, Reason, internal, not_found
+from services.common.logs import get_logger, log_incident
+from services.common.tracing import TRACEPARENT, accept_traceparent, set_traceparent
+from services.gateway import metrics
+from services.gateway.codec import dump, message_encoder
+from services.gateway.credentials import Credentials
+from services.gateway.envelope import Refused, Reply, failure, success
+from services.gateway.http_protocol import CONNECTION
+from services.gateway.operations import Match, Operation, Router
+from services.gateway.requests import (
+    ClientGone,
+    build_request,
+    check_content_type,
+    has_body,
+    header_values,
+    read_body,
+)
+from services.gateway.settings import GatewaySettings
+from services.gateway.sse.endpoint import Streams
+from services.gateway.upstream import Upstream
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Page = Callable[[], Awaitable[Reply]]
+_UNKNOWN_ROUTE = "unknown"
+_CLIENT_GONE_STATUS = 499
+_log = get_logger(__name__)
+
+
+class Gateway:
+    """The ASGI application. `pages` are the operational paths, which need no credential."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        operations: tuple[Operation, ...],
+        upstream: Upstream,
+        streams: Streams,
+        pages: Mapping[str, Page],
+    ) -> None:
+        self._settings = settings
+        self._router = Router(operations)
+        self._credentials = Credentials(settings.accepted_tokens())
+        self._upstream = upstream
+        self._streams = streams
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        traces = header_values(scope["headers"], TRACEPARENT.encode("ascii"))
+        set_traceparent(accept_traceparent(traces[0].decode("latin-1") if len(traces) == 1 else None))
+        exchange = _Exchange(send)
+        try:
+            reply = await self._answer(scope, receive, exchange)
+        except ClientGone:
+            exchange.status, reply = _CLIENT_GONE_STATUS, None
+        except HarnessError as error:
+            reply = failure(error, close=_is_unread(scope, error))
+        except Refused as refused:
+            reply = refused.reply
+        except Exception as error:  # noqa: BLE001 - logged; the client gets the incident id (I22)
+            incident_id = log_incident(_log, "request_failed", error, route=exchange.route)
+            reply = failure(internal(incident_id), close=True)
+        if reply is not None:
+            await exchange.finish(reply)
+        metrics.REQUESTS.labels(
+            scope["method"] if exchange.route != _UNKNOWN_ROUTE else "", exchange.route, exchange.status
+        ).inc()
+        if not exchange.streamed:
+            metrics.SECONDS.labels(exchange.route).observe(perf_counter() - started)
+
+    async def _answer(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> Reply | None:
+        page = self._pages.get(scope["path"])
+        method: str = scope["method"]
+        if page is not None:
+            exchange.route = scope["path"]
+            if method not in ("GET", "HEAD"):
+                raise _method_not_allowed(("GET", "HEAD"))
+            return await page()
+        match = self._router.match(scope["raw_path"])
+        if match is None:
+            raise HarnessError(Reason.NOT_FOUND, "There is no such path.")
+        # Whoever is not known learns nothing but which paths there are.
+        subject = self._credentials.subject(scope["headers"])
+        operation = match.operations.get(method)
+        if operation is None:
+            raise _method_not_allowed(sorted(match.operations))
+        exchange.route = operation.template
+        return await self._operate(operation, match, subject, scope, receive, exchange)
+
+    async def _operate(
+        self, operation: Operation, match: Match, subject: str, scope: Scope, receive: Receive, exchange: "_Exchange"
+    ) -> Reply | None:
+        headers = scope["headers"]
+        body: bytes | None = None
+        if operation.has_body:
+            check_content_type(headers)
+            settings = self._settings
+            body = await read_body(
+                headers, receive, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout_seconds
+            )
+        elif has_body(headers):
+            raise Refused(422, "This operation takes no request body.", close=True)
+        request = build_request(operation, match.values, scope["query_string"], body, headers)
+        if operation.streams:
+            connection = scope["extensions"][CONNECTION]
+            work = self._streams.serve(request, subject, exchange.send, connection)
+            await _while_connected(work, receive)
+            return None
+        call = self._upstream.call(operation, request, subject)
+        # A client that leaves frees what only waits for it; what changes something is finished, whoever is still there (I13).
+        waits = operation.http_method == "GET" or operation.name == "Invoke"
+        response = await (_while_connected(call, receive) if waits else call)
+        return success(encode_response(operation, response), operation.success_status)
+
+
+def encode_response(operation: Operation, response: Any) -> bytes:
+    """The `data` of an answer."""
+    field = operation.response_field
+    if field is None:
+        return dump(message_encoder(operation.response)(response))
+    if field.message_type is None:
+        raise TypeError(f"{operation.rpc}: response_body must name a message")
+    if not response.HasField(field.name):
+        return b"null"
+    return dump(message_encoder(field.message_type)(getattr(response, field.name)))
+
+
+class _Exchange:
+    """What has been sent of one answer."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.route = _UNKNOWN_ROUTE
+        self.status = 0
+        self.streamed = False
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if not self.status:
+            self.status, self.streamed = message["status"], True
+        await self._send(message)
+
+    async def finish(self, reply: Reply) -> None:
+        if self.status:
+            raise RuntimeError("the answer has begun already")
+        self.status = reply.status
+        await self._send(reply.start())
+        await self._send({"type": "http.response.body", "body": reply.body, "more_body": False})
+
+
+async def _while_connected(work: Any, receive: Receive) -> Any:
+    """The result of `work`, which is cancelled when the client goes away."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        for each in (task, gone):
+            if not each.done():
+                each.cancel()
+        await asyncio.wait((task, gone))
+        if not task.cancelled() and task.exception() is not None and gone.cancelled() is False:
+            # Its failure has nobody to go to; asking for it keeps asyncio from reporting it as lost.
+            task.exception()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+def _method_not_allowed(methods: Any) -> Refused:
+    allowed = ", ".join(methods)
+    return Refused(405, f"This path takes {allowed}.", headers=((b"allow", allowed.encode("ascii")),))
+
+
+def _is_unread(scope: Scope, error: HarnessError) -> bool:
+    # A request refused before its body was read leaves the rest of it on the connection.
+    return error.reason is Reason.BODY_TOO_LARGE or (
+        error.reason is Reason.UNAUTHENTICATED and has_body(scope["headers"])
+    )
+
+
+__all__ = ["Gateway", "encode_response", "not_found"]

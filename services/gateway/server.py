@@ -1,0 +1,145 @@
+"""The process: socket, uvicorn, readiness, and the order of a stop (I32, I33)."""
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections.abc import Generator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from services.common.errors import ConfigurationError
+from services.common.logs import get_logger
+from services.common.metrics import MetricsListener
+from services.common.process import Process
+from services.common.sockets import PRIVATE, prepare_unix_socket, private_umask
+from services.gateway.app import Gateway
+from services.gateway.http_protocol import bounded
+from services.gateway.operational import Operational
+from services.gateway.operations import public_operations
+from services.gateway.settings import GatewaySettings
+from services.gateway.sse.endpoint import Streams
+from services.gateway.upstream import Upstream
+
+BACKLOG = 4_096
+SPARE_FILES = 256  # upstream channels, logs, and what the libraries open
+_log = get_logger(__name__)
+
+
+async def serve(process: Process[GatewaySettings]) -> None:
+    """Serves until a stop is asked for, then ends streams, lets running requests finish inside the grace period, and returns."""
+    settings = process.settings
+    _allow_connections(settings.max_connections)
+    operations = public_operations()
+    async with AsyncExitStack() as resources:
+        if settings.metrics_listen is not None:
+            resources.callback(MetricsListener(settings.metrics_listen).close)
+        listener, address = _bind(settings.listen)
+        resources.callback(listener.close)
+        upstream = Upstream(
+            {"catalog": settings.catalog_address, "runs": settings.runs_address},
+            settings.outgoing_token,
+            operations,
+            settings.invoke_timeout_seconds,
+        )
+        resources.push_async_callback(upstream.close)
+        streams = Streams(upstream, settings)
+        operational = Operational(upstream, operations, process.stop_requested)
+        gateway = Gateway(settings, operations, upstream, streams, operational.pages())
+        server = _Server(_config(gateway, settings))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        started = asyncio.create_task(server.has_started.wait())
+        await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            started.cancel()
+            serving.result()
+            raise RuntimeError("the HTTP server ended while it started")
+        process.announce_ready(address=address)
+        await process.stop_requested.wait()
+        await _stop(process, server, serving, streams)
+
+
+async def _stop(
+    process: Process[GatewaySettings], server: "_Server", serving: "asyncio.Task[None]", streams: Streams
+) -> None:
+    await streams.close()
+    server.should_exit = True
+    impatient = asyncio.create_task(process.stop_now.wait())
+    await asyncio.wait((serving, impatient), return_when=asyncio.FIRST_COMPLETED)
+    server.force_exit = True
+    impatient.cancel()
+    await serving
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers: the process has its own."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_started = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_started.set()
+
+
+def _config(gateway: Gateway, settings: GatewaySettings) -> uvicorn.Config:
+    application: Any = gateway
+    return uvicorn.Config(
+        application,
+        http=bounded(settings),
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=settings.keep_alive_timeout_seconds,
+        timeout_graceful_shutdown=max(1, int(settings.shutdown_grace_seconds)),
+    )
+
+
+def _allow_connections(wanted: int) -> None:
+    """Every connection is a file. `ConfigurationError` when the machine does not allow as many as the setting promises."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + SPARE_FILES
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise ConfigurationError(
+            f"HARNESS_MAX_CONNECTIONS: {wanted} connections need {needed} open files, the system allows {hard}: lower the setting or raise the limit."
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _bind(address: str) -> tuple[socket.socket, str]:
+    """The listening socket and its address with the real port. I32: `ConfigurationError` when it cannot be had."""
+    try:
+        if address.startswith("unix:"):
+            path = Path(address.removeprefix("unix:"))
+            prepare_unix_socket(path, "HARNESS_LISTEN")
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            with private_umask():
+                listener.bind(str(path))
+            path.chmod(PRIVATE)
+            return listener, address
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(target)
+    except OSError as error:
+        raise ConfigurationError(f"HARNESS_LISTEN: cannot listen on {address}: {error.strerror or error}.") from None
+    shown = f"[{host}]" if ":" in host else host
+    return listener, f"{shown}:{listener.getsockname()[1]}"

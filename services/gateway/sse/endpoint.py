@@ -1,0 +1,144 @@
+"""`GET /api/v1/runs/{run_id}/events/stream`: who may follow a run, from where, and how the stream ends (REST API)."""
+
+import asyncio
+from typing import Any
+
+from harness.common.v1 import blueprint_pb2
+from services.common.errors import HarnessError, Reason
+from services.gateway import metrics
+from services.gateway.settings import GatewaySettings
+from services.gateway.sse.feed import ENDED, Feed, Source
+from services.gateway.sse.subscriber import Connection, Send, Subscriber
+
+_Key = tuple[str, str]
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+)
+STOPPING = HarnessError(Reason.UNAVAILABLE, "The gateway is stopping; try again.", retry_after=1.0)
+
+
+class Streams:
+    """Every stream of this process: feeds by run, and the bound on subscribers."""
+
+    def __init__(self, source: Source, settings: GatewaySettings) -> None:
+        self._source = source
+        self._settings = settings
+        self._feeds: dict[_Key, Feed] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._subscribers: set[Subscriber] = set()
+        self._active = 0
+        self._stopping = False
+
+    async def serve(self, request: Any, subject: str, send: Send, connection: Connection) -> None:
+        """Answers one subscriber from start to end. Raises `HarnessError` only before the answer has begun."""
+        if request.protocol not in (blueprint_pb2.STREAM_PROTOCOL_UNSPECIFIED, blueprint_pb2.STREAM_PROTOCOL_CANONICAL):
+            raise HarnessError(
+                Reason.HARNESS_CAPABILITY_UNSUPPORTED, "Only protocol=canonical is served; leave the parameter out."
+            )
+        if self._stopping:
+            raise STOPPING
+        if self._active >= self._settings.max_streams:
+            raise HarnessError(
+                Reason.CAPACITY,
+                f"All {self._settings.max_streams} event streams are in use; try again.",
+                retry_after=2.0,
+            )
+        self._active += 1
+        metrics.STREAMS.inc()
+        try:
+            await self._serve(request.run_id, request.after, subject, send, connection)
+        finally:
+            self._active -= 1
+            metrics.STREAMS.dec()
+
+    async def _serve(self, run_id: str, after: int, subject: str, send: Send, connection: Connection) -> None:
+        # From the start of a run the watch is opened at once, beside the question whether the caller may see the run: it saves a round trip to the first
+        # event. Nothing of it is shown before that answer; the watch itself is made for the same subject.
+        feed = self._join(run_id, subject, 0) if after == 0 else None
+        try:
+            # I2: every subscriber is authorised by itself, however many share the feed.
+            run = await self._source.run(run_id, subject)
+            if run.status in ENDED and after >= run.last_sequence:
+                await _start(send)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            if feed is None:
+                feed = self._join(run_id, subject, min(after, run.last_sequence))
+            subscriber = Subscriber(
+                feed,
+                send,
+                connection,
+                after,
+                keep_alive=self._settings.stream_keep_alive_seconds,
+                stall=self._settings.stream_stall_seconds,
+                retry=self._settings.stream_retry_seconds,
+            )
+            if after < run.last_sequence:
+                # There are events after the cursor, or were: which of both decides the status.
+                await subscriber.prepare()
+            await self._follow(subscriber, send)
+        finally:
+            if feed is not None:
+                self._leave(feed)
+
+    async def _follow(self, subscriber: Subscriber, send: Send) -> None:
+        if self._stopping:
+            raise STOPPING
+        self._subscribers.add(subscriber)
+        try:
+            await _start(send)
+            try:
+                await subscriber.follow()
+            except (HarnessError, TimeoutError):
+                # The answer has begun, so its early end is all that can be said; the client resumes with its cursor.
+                metrics.ABANDONED.inc()
+            if not subscriber.complete:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._subscribers.discard(subscriber)
+
+    def _join(self, run_id: str, subject: str, start: int) -> Feed:
+        # A run has one owner, so the subject in the key separates nobody who may see it, and keeps everybody else apart.
+        key = (run_id, subject)
+        feed = self._feeds.get(key)
+        if feed is None or feed.failure is not None:
+            feed = self._feeds[key] = Feed(
+                self._source,
+                run_id,
+                subject,
+                start,
+                ring_bytes=self._settings.stream_ring_bytes,
+                retry_seconds=self._settings.stream_retry_seconds,
+            )
+            metrics.FEEDS.inc()
+        feed.readers += 1
+        return feed
+
+    def _leave(self, feed: Feed) -> None:
+        feed.readers -= 1
+        if feed.readers:
+            return
+        key = (feed.run_id, feed.subject)
+        if self._feeds.get(key) is feed:
+            del self._feeds[key]
+        metrics.FEEDS.dec()
+        closing = asyncio.create_task(feed.close(), name="feed-close")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """I33: no new streams; those open end now, and their clients resume elsewhere with their cursor."""
+        self._stopping = True
+        for feed in list(self._feeds.values()):
+            feed.fail(STOPPING)
+        for subscriber in list(self._subscribers):
+            subscriber.stop()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+async def _start(send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
