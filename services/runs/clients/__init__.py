@@ -1,0 +1,1 @@
+"""The calls the runs service makes: catalog, sessions, adapter hosts and workers, sandboxes."""

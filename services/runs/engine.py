@@ -1,0 +1,98 @@
+"""What every execution shares in one process, and what is the same for all calls made on behalf of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from harness.common.v1 import capability_token_pb2, fence_pb2
+from services.common.caller import Capability
+from services.common.capability_token import CapabilitySigner
+from services.common.clock import Clock
+from services.common.ids import Identity, new_request_id
+from services.common.tasks import BackgroundTasks
+from services.common.tracing import current_traceparent
+from services.runs.appending import Publisher
+from services.runs.clients.catalog import CatalogClient
+from services.runs.clients.runtime import RuntimeClient
+from services.runs.clients.sessions import SessionsClient
+from services.runs.log import SegmentLog
+from services.runs.run import Run
+from services.runs.settings import RunsSettings
+from services.runs.store import RunStore
+
+PROTOCOL_VERSION: Final = 1
+STATE_AUDIENCE: Final = "state"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The parts an execution works with. `holder` names this life of this process on the leases it holds."""
+
+    settings: RunsSettings
+    store: RunStore
+    log: SegmentLog
+    publisher: Publisher
+    catalog: CatalogClient
+    sessions: SessionsClient
+    runtimes: RuntimeClient
+    signer: CapabilitySigner
+    identity: Identity
+    tasks: BackgroundTasks
+    clock: Clock
+    holder: str
+
+    def now(self) -> int:
+        """Unix milliseconds, as run documents keep them."""
+        return int(self.clock.wall() * 1000)
+
+    def stamp(self) -> Timestamp:
+        """The time of an event that is accepted now."""
+        stamp = Timestamp()
+        stamp.FromNanoseconds(int(self.clock.wall() * 1e9))
+        return stamp
+
+    def state_token(self, run: Run, runtime_generation: int) -> capability_token_pb2.CapabilityToken:
+        """The run's token for the thread-state facade; it ends with the run's deadline (worker protocol, Facades)."""
+        if run.deadline_at is None:
+            raise ValueError("a run has a deadline before it gets a token")
+        capability = Capability(
+            audience=STATE_AUDIENCE,
+            binding_id=run.binding_id,
+            epoch=run.epoch,
+            runtime_generation=runtime_generation,
+            run_id=run.run_id,
+        )
+        token = capability_token_pb2.CapabilityToken(audience=STATE_AUDIENCE)
+        token.value = self.signer.sign(capability, deadline_at=run.deadline_at / 1000)
+        token.expires_at.FromMilliseconds(run.deadline_at)
+        return token
+
+
+def fence_of(run: Run, runtime_generation: int) -> fence_pb2.Fence:
+    """The whole fence of a call that changes something on behalf of a run: both generations and the turn, always."""
+    return fence_pb2.Fence(
+        protocol_version=PROTOCOL_VERSION,
+        binding_id=run.binding_id,
+        epoch=run.epoch,
+        runtime_generation=runtime_generation,
+        turn=run.turn,
+        run_id=run.run_id,
+        run_generation=run.run_generation,
+        request_id=new_request_id(),
+        traceparent=current_traceparent(),
+    )
+
+
+def binding_fence(binding_id: str, epoch: int, runtime_generation: int) -> fence_pb2.Fence:
+    """The fence of a call about a binding's runtime where no run is involved."""
+    return fence_pb2.Fence(
+        protocol_version=PROTOCOL_VERSION,
+        binding_id=binding_id,
+        epoch=epoch,
+        runtime_generation=runtime_generation,
+        request_id=new_request_id(),
+        traceparent=current_traceparent(),
+    )

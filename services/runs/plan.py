@@ -1,0 +1,68 @@
+"""What a run is executed with: its pinned version and what stands behind its profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from harness.adapter.v1 import descriptor_pb2
+from harness.catalog.v1 import agent_pb2, resolution_service_pb2
+from harness.common.v1 import blueprint_pb2, capability_token_pb2, placement_pb2
+from harness.event.v1 import payload_pb2
+from harness.runtime.v1 import runtime_pb2
+
+DEFAULT_RUN_SECONDS: Final = 900
+MAX_RUN_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pinned version, the profile as the catalog knows it, and what follows from the two."""
+
+    version: agent_pb2.AgentVersion
+    profile: resolution_service_pb2.ResolveProfileResponse
+
+    @property
+    def in_sandbox(self) -> bool:
+        """Whether the runtime is a sandbox worker rather than part of an adapter host."""
+        return self.profile.placement == placement_pb2.PLACEMENT_SANDBOX_POD
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the agent may call portable tools, so that the run must be closed to them before its head."""
+        return bool(self.version.blueprint.tools.bindings)
+
+    @property
+    def run_seconds(self) -> int:
+        """Seconds from the first issue to the deadline: the blueprint's limit, the profile's if that is lower."""
+        limits = self.version.blueprint.limits
+        wanted = limits.max_run_seconds if limits.HasField("max_run_seconds") else DEFAULT_RUN_SECONDS
+        bound = self.profile.max_run_seconds or MAX_RUN_SECONDS
+        return min(wanted, bound, MAX_RUN_SECONDS)
+
+    @property
+    def durability(self) -> payload_pb2.ThreadDurability.ValueType:
+        """What becomes of the conversation's state when a run of it completes (events, rule 5)."""
+        strategy = self.profile.descriptor.thread_state_strategy
+        persistence = self.version.blueprint.thread.persistence
+        if strategy == descriptor_pb2.THREAD_STATE_STRATEGY_EPHEMERAL:
+            return payload_pb2.THREAD_DURABILITY_EPHEMERAL
+        if persistence == blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL:
+            return payload_pb2.THREAD_DURABILITY_EPHEMERAL
+        if strategy == descriptor_pb2.THREAD_STATE_STRATEGY_REMOTE_MANAGED:
+            return payload_pb2.THREAD_DURABILITY_REMOTE
+        return payload_pb2.THREAD_DURABILITY_DURABLE
+
+    def runtime_context(self, native_session_id: str, state_facade: str) -> runtime_pb2.RuntimeContext:
+        """What holds for the life of the binding's runtime."""
+        context = runtime_pb2.RuntimeContext(
+            contract_version=self.profile.contract_version,
+            blueprint=self.version.blueprint,
+            agent_version=self.version.version,
+            placement=self.profile.placement,
+            native_session_id=native_session_id,
+            facades=[capability_token_pb2.FacadeEndpoint(audience="state", address=state_facade)],
+        )
+        if self.profile.HasField("profile_settings"):
+            context.profile_settings.CopyFrom(self.profile.profile_settings)
+        return context

@@ -1,0 +1,74 @@
+"""What a caller may see of its runs: the owner is part of every look-up (I2)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final
+
+from services.common.errors import FieldIssue, HarnessError, invalid_request, not_found
+from services.common.store import InvalidQuery
+from services.runs.cancelling import as_seen
+from services.runs.engine import Engine
+from services.runs.run import Run
+
+DEFAULT_PAGE: Final = 50
+MAX_PAGE: Final = 200
+
+
+class Queries:
+    """The caller's runs, each as its log says it stands."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def owned(self, subject: str, run_id: str) -> Run:
+        """The caller's run as it is stored; `not_found` for any other (I2)."""
+        run = await self._engine.store.get_owned(self._engine.identity.owner_digest(subject), run_id)
+        if run is None:
+            raise not_found("run")
+        return run
+
+    async def get(self, subject: str, run_id: str) -> Run:
+        """The caller's run, its status never behind its log."""
+        return await as_seen(self._engine.log, await self.owned(subject, run_id))
+
+    async def page(
+        self, subject: str, agent_id: str, conversation_id: str, size: int, token: str
+    ) -> tuple[list[Run], str]:
+        """A page of the caller's runs, newest first, and where the next starts. Errors: `invalid_request`."""
+        if conversation_id and not agent_id:
+            raise invalid_request(
+                [FieldIssue("agent_id", "required", "A conversation is named together with its agent.")]
+            )
+        owner = self._engine.identity.owner_digest(subject)
+        try:
+            runs, after = await self._engine.store.page_of_owner(
+                owner, agent_id, conversation_id, limit=min(size or DEFAULT_PAGE, MAX_PAGE), after=_position(token)
+            )
+        except InvalidQuery:
+            raise _bad_token() from None
+        shown = [await as_seen(self._engine.log, run) for run in runs]
+        return shown, _token(after)
+
+
+def _token(position: str | None) -> str:
+    return "" if position is None else base64.urlsafe_b64encode(position.encode()).rstrip(b"=").decode()
+
+
+def _position(token: str) -> str | None:
+    if not token:
+        return None
+    try:
+        position = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise _bad_token() from None
+    if _token(position) != token:  # one position, one token
+        raise _bad_token()
+    return position
+
+
+def _bad_token() -> HarnessError:
+    return invalid_request(
+        [FieldIssue("page_token", "invalid_page_token", "Send the next_page_token of the page before, or none.")]
+    )

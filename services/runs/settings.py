@@ -1,0 +1,93 @@
+"""Settings of the runs service; every number is a bound (I35)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from services.common.settings import Address, ServiceSettings
+
+
+class RunsSettings(ServiceSettings):
+    """What the runs service is told on top of any service."""
+
+    catalog_address: Annotated[Address, Field(description="Where the catalog service is.")]
+    sessions_address: Annotated[Address, Field(description="Where the sessions service is.")]
+    sandbox_address: Annotated[
+        Address | None,
+        Field(description="Where the sandbox service is; without it, profiles that need a sandbox fail."),
+    ] = None
+    state_facade_address: Annotated[
+        Address, Field(description="Where runtimes reach the thread-state facade of the sessions service.")
+    ]
+    bus_url: Annotated[
+        str | None,
+        Field(
+            description="Redis or Valkey that carries live notices: `redis://host:port/0` or `unix:///path`; none: the log alone."
+        ),
+    ] = None
+    capability_signing_key: Annotated[
+        SecretStr, Field(description="Ed25519 private key (PEM) that signs the runs' capability tokens.")
+    ]
+    max_active_runs: Annotated[
+        int, Field(ge=1, le=10_000, description="Runs executed here at once; more of them wait.")
+    ] = 500
+    max_queued_runs: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100_000,
+            description="Runs waiting here for an executor; one more start is refused with `capacity`.",
+        ),
+    ] = 2_000
+    lease_ttl_seconds: Annotated[
+        float, Field(ge=0.5, le=300, description="Seconds after which a silent executor counts as dead.")
+    ] = 5.0
+    sweep_interval_seconds: Annotated[
+        float, Field(ge=0.05, le=60, description="Seconds between two looks for runs that nobody cares for.")
+    ] = 0.5
+    cancel_grace_seconds: Annotated[
+        float,
+        Field(
+            ge=0.05,
+            le=60,
+            description="Seconds an executor gets to carry out a cancel before the run is taken from it.",
+        ),
+    ] = 2.0
+    reservation_grace_seconds: Annotated[
+        float,
+        Field(
+            ge=0.1,
+            le=60,
+            description="Seconds between reserving a conversation's slot and storing the run before the reservation is given up.",
+        ),
+    ] = 2.0
+    queue_seconds: Annotated[
+        float,
+        Field(ge=1, le=86_400, description="Seconds a run may wait for its turn before it fails with `capacity`."),
+    ] = 900.0
+    runtime_start_seconds: Annotated[
+        float, Field(ge=0.5, le=600, description="Seconds to make or find the runtime of a run before it fails.")
+    ] = 60.0
+    reattach_seconds: Annotated[
+        float,
+        Field(ge=0.1, le=60, description="Seconds to find a runtime again whose stream broke before the run fails."),
+    ] = 5.0
+    commit_seconds: Annotated[
+        float,
+        Field(
+            ge=0.5,
+            le=60,
+            description="Seconds to commit a conversation's state before its durability counts as uncertain.",
+        ),
+    ] = 10.0
+    retention_seconds: Annotated[
+        int, Field(ge=60, le=315_360_000, description="Seconds a run and its events are kept after its end.")
+    ] = 2_592_000
+
+    @model_validator(mode="after")
+    def _waits_fit(self) -> Self:
+        if self.sweep_interval_seconds > self.lease_ttl_seconds:
+            raise ValueError("HARNESS_SWEEP_INTERVAL_SECONDS must not be longer than HARNESS_LEASE_TTL_SECONDS")
+        return self

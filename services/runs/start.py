@@ -1,0 +1,147 @@
+"""What a start is and what its reservation came to (run protocol, Start 1 and 2): pure decisions, carried out by `starting`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from harness.run.v1 import run_service_pb2
+from harness.session.v1 import binding_pb2, session_service_pb2
+from services.common.errors import HarnessError, Reason
+from services.runs.run import Run
+
+POLICIES: Final = {
+    binding_pb2.CONFLICT_POLICY_UNSPECIFIED: "reject",
+    binding_pb2.CONFLICT_POLICY_REJECT: "reject",
+    binding_pb2.CONFLICT_POLICY_ENQUEUE: "enqueue",
+    binding_pb2.CONFLICT_POLICY_INTERRUPT: "interrupt",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A start as it is compared and stored. `named_key` is the same for the same request of the same conversation, and for no other
+    (I6); it is empty when the client gave no id.
+    """
+
+    owner: str
+    body: run_service_pb2.StartRunRequest
+    named_key: str
+    digest: str
+
+    def key_for(self, run_id: str) -> str:
+        """The request key of the run that this start would become: without a client's id every call is a new request."""
+        return self.named_key or run_id
+
+    @property
+    def policy(self) -> str:
+        """What to do when the conversation is busy."""
+        return POLICIES[self.body.on_conflict]
+
+
+def request_of(owner: str, body: run_service_pb2.StartRunRequest) -> Request:
+    """The request of a start."""
+    named = body.client_request_id
+    # Hashed, so that no id a client makes up is ever the key of an unnamed request.
+    key = "key_" + hashlib.blake2b(named.encode(), digest_size=20).hexdigest() if named else ""
+    digest = hashlib.blake2b(body.SerializeToString(deterministic=True), digest_size=20).hexdigest()
+    return Request(owner=owner, body=body, named_key=key, digest=digest)
+
+
+def same_request(run: Run, request: Request) -> Run:
+    """The run of a repeated request. Errors: `idempotency_mismatch` when the same id came with another body."""
+    if run.body_digest != request.digest:  # I6
+        raise HarnessError(
+            Reason.IDEMPOTENCY_MISMATCH,
+            "This client_request_id was used for another request: send a new id, or the same request again.",
+            metadata={"run_id": run.run_id},
+        )
+    return run
+
+
+class Next(Enum):
+    """What a start does after its reservation."""
+
+    STORE = "store"
+    """The slot or a place in the line is its own: store the run."""
+    ADOPT = "adopt"
+    """The request has a run already: answer it, storing it first if it is missing."""
+    HELP_CLEAR = "help_clear"
+    """Help to finish the clear, then reserve again."""
+    LOOK = "look"
+    """A run is in the way: look the request up, look at the occupant, and only then believe in a conflict."""
+
+
+def after_reservation(outcome: session_service_pb2.ReserveOutcome.ValueType) -> Next:
+    """The next step for an outcome of ReserveTurn."""
+    match outcome:
+        case session_service_pb2.RESERVE_OUTCOME_GRANTED | session_service_pb2.RESERVE_OUTCOME_WAITING:
+            return Next.STORE
+        case session_service_pb2.RESERVE_OUTCOME_EXISTING:
+            return Next.ADOPT
+        case session_service_pb2.RESERVE_OUTCOME_CLOSING:
+            return Next.HELP_CLEAR
+        case _:
+            return Next.LOOK
+
+
+class Occupant(Enum):
+    """What the run in the way turned out to be."""
+
+    WORKING = "working"
+    ENDED = "ended"
+    """Its terminal is in the log: it is helped out, and no reason for a conflict."""
+    UNSTORED = "unstored"
+    """Reserved a moment ago and not stored yet."""
+    ABANDONED = "abandoned"
+    """Reserved longer ago than the grace, and never stored."""
+
+
+def reserved_at(binding: binding_pb2.Binding, run_id: str) -> float:
+    """Since when a run holds or awaits the slot, Unix seconds; 0 when it does neither."""
+    for turn in (binding.active, *binding.waiting):
+        if turn.run_id == run_id:
+            return turn.since.ToNanoseconds() / 1e9
+    return 0.0
+
+
+def occupant_state(run: Run | None, *, has_terminal: bool, since: float, now: float, grace: float) -> Occupant:
+    """What the occupant is. `since` and `now` are Unix seconds; a clock ahead of ours only makes us more patient."""
+    if run is None:
+        return Occupant.ABANDONED if now - since >= grace else Occupant.UNSTORED
+    if not run.is_open or has_terminal:
+        return Occupant.ENDED
+    return Occupant.WORKING
+
+
+def conflict(request: Request, run_id: str) -> HarnessError:
+    """The answer when the conversation is busy: by the policy, a conflict that names the run, or a full line."""
+    if request.policy == "reject":
+        return HarnessError(
+            Reason.HARNESS_SESSION_CONFLICT,
+            "The conversation has an active run: wait for its end, cancel it, or start with on_conflict enqueue or interrupt.",
+            metadata={"run_id": run_id},
+            retry_after=1.0,
+        )
+    return HarnessError(
+        Reason.CAPACITY,
+        "Too many runs wait for this conversation: try again when some of them have ended.",
+        retry_after=2.0,
+    )
+
+
+def disabled() -> HarnessError:
+    """The answer for an agent that starts nothing any more (I4)."""
+    return HarnessError(Reason.HARNESS_DISABLED, "The agent is disabled: enable it by saving a new version.")
+
+
+def no_room() -> HarnessError:
+    """The answer when more runs wait for an executor than are allowed (I35)."""
+    return HarnessError(Reason.CAPACITY, "Too many runs wait here: try again in a moment.", retry_after=1.0)
+
+
+def stopping() -> HarnessError:
+    """The answer of a service that takes no new work (I33)."""
+    return HarnessError(Reason.UNAVAILABLE, "The service is stopping: try again.", retry_after=1.0)

@@ -1,0 +1,281 @@
+"""Starting a run: reserve, store, execute; a repeated start is the same run, whatever happened in between (run protocol, Start; I6)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from harness.catalog.v1 import agent_pb2
+from harness.run.v1 import run_service_pb2
+from harness.session.v1 import binding_pb2, session_service_pb2
+from services.common.errors import HarnessError, Reason
+from services.common.ids import new_run_id
+from services.common.logs import get_logger
+from services.runs import start
+from services.runs.cancelling import Canceller, tail_of
+from services.runs.clearing import Clearer
+from services.runs.clients.sessions import Binding
+from services.runs.dispatch import Dispatcher
+from services.runs.engine import Engine
+from services.runs.executor import Executor
+from services.runs.intent import CancelReason
+from services.runs.placing import expected_place
+from services.runs.plan import Plan
+from services.runs.run import Run, Status
+from services.runs.segmenting import Tail
+from services.runs.start import Next, Occupant, Request
+from services.runs.store import Taken
+
+MAX_ATTEMPTS: Final = 200
+"""Reservations of one start; each repetition has helped somebody out or waited (I35)."""
+LOOK_AGAIN_SECONDS: Final = 0.01
+DEFAULT_PROFILE: Final = "default"
+_log = get_logger(__name__)
+
+
+class Starter:
+    """Starts turns of a subject's conversations."""
+
+    def __init__(self, engine: Engine, dispatcher: Dispatcher, canceller: Canceller, clearer: Clearer) -> None:
+        self._engine = engine
+        self._dispatcher = dispatcher
+        self._canceller = canceller
+        self._clearer = clearer
+
+    async def start(self, subject: str, body: run_service_pb2.StartRunRequest) -> Run:
+        """The run, once it is stored. Errors: `harness_session_conflict`, `idempotency_mismatch`, `capacity`, `harness_disabled`, and what
+        catalog and sessions answer.
+        """
+        request = start.request_of(self._engine.identity.owner_digest(subject), body)
+        try:
+            return await self._start(subject, request)
+        except HarnessError as refusal:
+            if refusal.reason is Reason.IDEMPOTENCY_MISMATCH:
+                raise
+            # I6: a repeated request is answered with its run, whatever would refuse a new one now.
+            known = await self._known(request)
+            if known is None:
+                raise
+            return known
+
+    async def _start(self, subject: str, request: Request) -> Run:
+        if self._dispatcher.stopping:
+            raise start.stopping()  # I33
+        if self._dispatcher.line_is_full():
+            raise start.no_room()  # I35
+        record, version = await self._engine.catalog.current(request.body.agent_id)
+        if not record.enabled:
+            raise start.disabled()  # I4
+        plan = await self._plan_of(version)
+        for _ in range(MAX_ATTEMPTS):
+            run_id = new_run_id()
+            reservation = await self._reserve(subject, request, run_id, plan)
+            run = await self._after(request, run_id, reservation, plan)
+            if run is not None:
+                return run
+        raise HarnessError(Reason.UNAVAILABLE, "The conversation is too busy: try again.", retry_after=1.0)
+
+    async def _plan_of(self, version: agent_pb2.AgentVersion) -> Plan:
+        harness = version.blueprint.harness
+        return Plan(version, await self._engine.catalog.profile(harness.id, harness.profile_id or DEFAULT_PROFILE))
+
+    async def _reserve(
+        self, subject: str, request: Request, run_id: str, plan: Plan
+    ) -> session_service_pb2.ReserveTurnResponse:
+        harness = plan.version.blueprint.harness
+        return await self._engine.sessions.reserve(
+            subject,
+            session_service_pb2.ReserveTurnRequest(
+                agent_id=request.body.agent_id,
+                conversation_id=request.body.conversation_id,
+                pin=binding_pb2.AgentPin(
+                    agent_version=plan.version.version,
+                    harness_id=harness.id,
+                    profile_id=harness.profile_id or DEFAULT_PROFILE,
+                ),
+                run_id=run_id,
+                request_key=request.key_for(run_id),
+                on_conflict=request.body.on_conflict or binding_pb2.CONFLICT_POLICY_REJECT,
+            ),
+        )
+
+    async def _after(
+        self, request: Request, run_id: str, reservation: session_service_pb2.ReserveTurnResponse, plan: Plan
+    ) -> Run | None:
+        """The run to answer with, or None to reserve again."""
+        binding = reservation.binding
+        match start.after_reservation(reservation.outcome):
+            case Next.STORE:
+                return await self._store(request, run_id, binding, plan)
+            case Next.ADOPT:
+                return await self._adopt(request, reservation.run_id, binding, plan)
+            case Next.HELP_CLEAR:
+                await self._clearer.help(binding)
+                return None
+            case Next.LOOK:
+                return await self._look(request, reservation.run_id, binding)
+
+    # Start 2: nobody is answered with a run that is not stored.
+
+    async def _store(self, request: Request, run_id: str, binding: Binding, plan: Plan) -> Run | None:
+        has_slot = binding.HasField("active") and binding.active.run_id == run_id
+        if has_slot and self._dispatcher.take_place():
+            return await self._store_running(request, run_id, binding, plan)
+        run, inserted = await self._insert(self._queued(request, run_id, binding, has_slot=has_slot), request, binding)
+        if inserted and has_slot:
+            self._dispatcher.offer(run_id)
+        elif inserted:
+            self._engine.tasks.spawn("clear_the_way", self._clear_the_way(request, run_id, binding))
+        return run
+
+    async def _store_running(self, request: Request, run_id: str, binding: Binding, plan: Plan) -> Run | None:
+        """In place: stored at once as running, generation 1, while its runtime is made (Start 3)."""
+        executor: Executor | None = None
+        begun = False
+        try:
+            plan = await self._pinned(plan, binding)
+            wanted = self._in_place(self._queued(request, run_id, binding, has_slot=True), binding, plan)
+            executor = Executor(self._engine, wanted, request.body, binding, Tail())
+            executor.place_early(plan)
+            run, begun = await self._insert(wanted, request, binding)
+            if begun and run is not None:
+                executor.stored(run)
+                self._dispatcher.begin(executor)
+            return run
+        finally:
+            if not begun:
+                self._dispatcher.give_place()
+                if executor is not None:
+                    await executor.abandon()
+
+    def _in_place(self, run: Run, binding: Binding, plan: Plan) -> Run:
+        issued = expected_place(binding, plan)
+        deadline_at = None if issued is None else self._engine.now() + plan.run_seconds * 1000
+        return run.running(holder=self._engine.holder, issued=issued, deadline_at=deadline_at)
+
+    async def _pinned(self, plan: Plan, binding: Binding) -> Plan:
+        """The plan of what the binding is pinned to, which is not always what the agent has become (I4)."""
+        pin = binding.pin
+        if plan.version.version == pin.agent_version:
+            return plan
+        version = await self._engine.catalog.version(binding.agent_id, pin.agent_version)
+        return Plan(version, await self._engine.catalog.profile(pin.harness_id, pin.profile_id))
+
+    def _queued(self, request: Request, run_id: str, binding: Binding, *, has_slot: bool) -> Run:
+        now, pin = self._engine.now(), binding.pin
+        return Run(
+            run_id=run_id,
+            owner=request.owner,
+            agent_id=request.body.agent_id,
+            conversation_id=request.body.conversation_id,
+            request_key=request.key_for(run_id),
+            client_request_id=request.body.client_request_id,
+            body_digest=request.digest,
+            binding_id=binding.binding_id,
+            epoch=binding.epoch,
+            turn=binding.turn if has_slot else 0,
+            agent_version=pin.agent_version,
+            harness_id=pin.harness_id,
+            profile_id=pin.profile_id,
+            policy=request.policy,
+            status=Status.QUEUED,
+            created_at=now,
+            updated_at=now,
+        )
+
+    async def _insert(self, run: Run, request: Request, binding: Binding) -> tuple[Run | None, bool]:
+        """Store the run: it, and that it was stored now. Else the run that has its id or its request key already, or None when its id was
+        buried meanwhile.
+        """
+        inserted = await self._engine.store.insert(run, request.body.SerializeToString())
+        if not isinstance(inserted, Taken):
+            return inserted, True
+        by_id = await self._engine.store.get(run.run_id)
+        if by_id is not None:
+            return (start.same_request(by_id, request) if by_id.is_stored_run else None), False
+        known = await self._known(request)
+        if known is not None:
+            # Older than the reservation: give that back, nothing was stored for it.
+            await self._canceller.end_reservation(binding, run.run_id, CancelReason.CLIENT_REQUEST)
+        return known, False
+
+    async def _adopt(self, request: Request, run_id: str, binding: Binding, plan: Plan) -> Run | None:
+        """The same request holds or awaits the slot under this id: answer it, and store it first if its starter has not yet."""
+        run = await self._engine.store.get(run_id)
+        if run is None:
+            return await self._store(request, run_id, binding, plan)
+        if run.is_stored_run:
+            return start.same_request(run, request)
+        await self._canceller.end_reservation(binding, run_id, CancelReason.CLIENT_REQUEST)
+        return None
+
+    async def _known(self, request: Request) -> Run | None:
+        if not request.named_key:
+            return None
+        run = await self._engine.store.find_request(
+            request.owner, request.body.agent_id, request.body.conversation_id, request.named_key
+        )
+        return None if run is None else start.same_request(run, request)
+
+    # Start 1: before any conflict is believed.
+
+    async def _look(self, request: Request, occupant_id: str, binding: Binding) -> Run | None:
+        # I6: after the binding was read, for the run of this request may have ended and left meanwhile.
+        known = await self._known(request)
+        if known is not None:
+            return known
+        state = await self.help_out(binding, occupant_id)
+        if state is Occupant.WORKING:
+            raise start.conflict(request, occupant_id)
+        if state is Occupant.UNSTORED:
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        return None
+
+    async def help_out(self, binding: Binding, run_id: str) -> Occupant:
+        """Look at a run that holds or awaits the slot. If it ended, or was reserved and never stored, its place is given back, and whoever is
+        next is executed.
+        """
+        run = await self._engine.store.get(run_id)
+        has_terminal = run is not None and bool((await tail_of(self._engine.log, run_id)).terminal_status)
+        state = start.occupant_state(
+            run,
+            has_terminal=has_terminal,
+            since=start.reserved_at(binding, run_id),
+            now=self._engine.clock.wall(),
+            grace=self._engine.settings.reservation_grace_seconds,
+        )
+        if state is Occupant.ABANDONED:
+            run = await self._canceller.bury(binding, run_id)
+            if run.is_stored_run:
+                return Occupant.WORKING  # stored after all
+        if state in (Occupant.ENDED, Occupant.ABANDONED):
+            await self._give_back(binding, run_id, stored=state is Occupant.ENDED)
+        return state
+
+    async def _give_back(self, binding: Binding, run_id: str, *, stored: bool) -> None:
+        if any(waiting.run_id == run_id for waiting in binding.waiting):
+            await self._engine.sessions.withdraw(binding.binding_id, run_id)
+        response = await self._engine.sessions.release(binding.binding_id, run_id, stored=stored)
+        if response.binding.HasField("active"):
+            self._dispatcher.offer(response.binding.active.run_id)
+
+    async def _clear_the_way(self, request: Request, run_id: str, binding: Binding) -> None:
+        """For a run that waits: an occupant that ended is helped out, and with policy `interrupt` those in the way are superseded."""
+        if request.policy == "interrupt":
+            await self.supersede(binding, run_id)
+        elif binding.HasField("active"):
+            await self.help_out(binding, binding.active.run_id)
+
+    async def supersede(self, binding: Binding, by_run_id: str) -> None:
+        """End the occupant that the reservation saw, and the waiting runs of the same policy (run protocol, Start 1). The sweep repeats it."""
+        targets = [binding.active.run_id] if binding.HasField("active") else []
+        targets += [
+            waiting.run_id
+            for waiting in binding.waiting
+            if waiting.policy == binding_pb2.CONFLICT_POLICY_INTERRUPT and waiting.run_id != by_run_id
+        ]
+        for run_id in targets:
+            run = await self._engine.store.get(run_id)
+            if run is not None and run.is_open and run.run_id != by_run_id:
+                await self._canceller.cancel(run, CancelReason.SUPERSEDED)
+            await self.help_out(binding, run_id)

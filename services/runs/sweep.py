@@ -1,0 +1,140 @@
+"""Finding what nobody cares for: every replica looks, jittered, and repeats what may be repeated (run protocol, Sweep; I9)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from harness.session.v1 import binding_pb2
+from services.common.errors import HarnessError
+from services.common.logs import get_logger, log_incident
+from services.runs import ending
+from services.runs.cancelling import Canceller
+from services.runs.clearing import Clearer
+from services.runs.clients.sessions import Binding
+from services.runs.dispatch import Dispatcher
+from services.runs.engine import Engine
+from services.runs.intent import failed
+from services.runs.lease import LeaseWatch
+from services.runs.run import Run, Status
+from services.runs.starting import Starter
+
+PAGE: Final = 500
+MAX_PAGES: Final = 40
+"""Pages of one look; what lies beyond is seen by later ones, as what is seen first gets done (I35)."""
+QUEUED_MS: Final = 500
+"""How long a queued run is left to whoever stored it."""
+TRIM_BATCH: Final = 100
+_log = get_logger(__name__)
+
+
+class Sweep:
+    """One replica's sweep. `turn` looks once at everything; a failure with one run or binding leaves the others unharmed."""
+
+    def __init__(
+        self, engine: Engine, dispatcher: Dispatcher, canceller: Canceller, clearer: Clearer, starter: Starter
+    ) -> None:
+        self._engine = engine
+        self._dispatcher = dispatcher
+        self._canceller = canceller
+        self._clearer = clearer
+        self._starter = starter
+        self._watch = LeaseWatch(engine.settings.lease_ttl_seconds)
+
+    async def turn(self) -> None:
+        """Runs with a dead lease, and queued ones without a taker."""
+        if self._dispatcher.stopping:
+            return
+        await self._take_over()
+        await self._pick_up()
+
+    async def settle_bindings(self) -> None:
+        """Slots held or awaited by runs that ended or never were, clears not finished, supersedes not carried out."""
+        if self._dispatcher.stopping:
+            return
+        before = self._engine.clock.wall() - self._engine.settings.reservation_grace_seconds
+        token = ""
+        for _ in range(MAX_PAGES):
+            bindings, token = await self._engine.sessions.unsettled(before, token)
+            for binding in bindings:
+                await self._guarded("settle_binding", binding.binding_id, self._settle(binding))
+            if not token:
+                return
+
+    async def trim(self) -> None:
+        """Delete runs whose retention is over: first marked, then their segments, then themselves (run protocol, Retention)."""
+        for run in await self._engine.store.expired(self._engine.now(), TRIM_BATCH):
+            await self._guarded("trim", run.run_id, self._trim(run))
+
+    async def _take_over(self) -> None:
+        seen: list[str] = []
+        after: str | None = None
+        for _ in range(MAX_PAGES):
+            runs, after = await self._engine.store.page_of_status(Status.RUNNING, limit=PAGE, after=after)
+            now = self._engine.clock.monotonic()
+            for run in runs:
+                if self._dispatcher.holds(run.run_id):
+                    continue
+                seen.append(run.run_id)
+                if self._watch.is_dead(run, now):
+                    _log.info("run_taken_over", run_id=run.run_id, run_generation=run.run_generation + 1)
+                    lease = (run.run_generation, run.renewals)
+                    await self._guarded("take_over", run.run_id, self._dispatcher.take_over(run, lease))
+            if after is None:
+                break
+        self._watch.keep_only(seen)
+
+    async def _pick_up(self) -> None:
+        now = self._engine.now()
+        after: str | None = None
+        for _ in range(MAX_PAGES):
+            runs, after = await self._engine.store.page_of_status(
+                Status.QUEUED, updated_before=now - QUEUED_MS, limit=PAGE, after=after
+            )
+            for run in runs:
+                if not self._dispatcher.has_in_line(run.run_id) and not self._dispatcher.holds(run.run_id):
+                    await self._guarded("pick_up", run.run_id, self._pick_up_one(run, now))
+            if after is None:
+                return
+
+    async def _pick_up_one(self, run: Run, now: int) -> None:
+        if run.intent is not None:
+            await self._canceller.end(run, run.intent)
+        elif now - run.created_at >= self._engine.settings.queue_seconds * 1000:
+            await self._canceller.end(run, failed(ending.WAITED_TOO_LONG, now))  # I9, I35
+        elif run.turn:
+            self._dispatcher.offer(run.run_id)
+        else:
+            binding, archived = await self._engine.sessions.get(run.binding_id)
+            if not archived and binding.HasField("active") and binding.active.run_id == run.run_id:
+                self._dispatcher.offer(run.run_id)
+
+    async def _settle(self, binding: Binding) -> None:
+        if binding.status == binding_pb2.BINDING_STATUS_CLOSING:
+            await self._clearer.help(binding)
+            return
+        for waiting in binding.waiting:
+            await self._starter.help_out(binding, waiting.run_id)
+        if not binding.HasField("active"):
+            return
+        await self._starter.help_out(binding, binding.active.run_id)
+        interrupting = next(
+            (w.run_id for w in binding.waiting if w.policy == binding_pb2.CONFLICT_POLICY_INTERRUPT), None
+        )
+        if interrupting is not None:
+            await self._starter.supersede(binding, interrupting)
+
+    async def _trim(self, run: Run) -> None:
+        if run.is_stored_run and not run.trimmed:
+            run, _ = await self._engine.store.change(run, lambda current: None if current.trimmed else current.trim())
+        while await self._engine.log.delete(run.run_id):
+            continue
+        await self._engine.store.delete(run.run_id)
+
+    async def _guarded(self, step: str, subject_id: str, work: Awaitable[object]) -> None:
+        try:
+            await work
+        except HarnessError as error:
+            _log.warning("sweep_step_postponed", step=step, id=subject_id, reason=error.reason.value)
+        except Exception as error:  # noqa: BLE001 - logged; the other runs and bindings still get their turn
+            log_incident(_log, "sweep_step_failed", error, step=step, id=subject_id)
