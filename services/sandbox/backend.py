@@ -45,6 +45,9 @@ Ended = Callable[[str, End], None]
 class Backend(Protocol):
     """All of a sandbox is gone when `destroy` returns; nothing of it exists before `create` is called."""
 
+    place: str
+    """Names where its sandboxes are: the same again after a restart, another for every other process of the service."""
+
     def on_ended(self, callback: Ended) -> None: ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:

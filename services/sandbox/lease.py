@@ -55,6 +55,8 @@ class Lease:
     terms: Terms
     owner: str
     """The process that makes the sandbox; counts while pending."""
+    place: str
+    """Where the sandbox is: only the process that serves that place can look after it."""
     created_at: int
     pending_until: int
     """When a pending lease may be taken from its owner, which must have died or hung."""
@@ -120,12 +122,12 @@ def decide_acquire(current: Lease | None, fence: Fence, *, reuse_only: bool, now
 
 
 def pending(
-    current: Lease | None, fence: Fence, terms: Terms, *, lease_id: str, owner: str, now: int, start_ms: int
+    current: Lease | None, fence: Fence, terms: Terms, *, lease_id: str, owner: str, place: str, now: int, start_ms: int
 ) -> Lease:
     """The lease while its sandbox is made: written before anything of the sandbox exists, so that nothing exists without a lease (I29)."""
     if current is not None and current.lease_id == lease_id:
         raise ValueError("a new sandbox needs a lease id of its own")
-    return Lease(fence, lease_id, State.PENDING, terms, owner, created_at=now, pending_until=now + start_ms)
+    return Lease(fence, lease_id, State.PENDING, terms, owner, place, created_at=now, pending_until=now + start_ms)
 
 
 def bound(lease: Lease, *, address: str, incarnation: str, handle: Mapping[str, Any], now: int) -> Lease:

@@ -146,24 +146,29 @@ class Leasing:
 
     async def recover(self) -> None:
         """After a start: takes over what a former process of this service left alive, destroys the rest, and says of every lease what became of it."""
-        known: set[str] = set()
         async for kept in self._store.all_live():
-            if kept.lease.state is State.PENDING or await self._readopt(kept.lease):
-                known.add(kept.lease.lease_id)
-            else:
-                await self._lose(kept.lease.lease_id, _REASONS[End.EXIT])
-        await self._destroy_orphans(known)
+            lease = kept.lease
+            if lease.place != self._backend.place:
+                continue
+            if lease.state is State.PENDING:
+                # Whoever was making it is dead: there is one process per place, and this is it.
+                await self._store.put(
+                    rules.ended(lease, State.LOST, "SANDBOX_NOT_READY: its maker died", self._now()), kept.rev
+                )
+            elif not await self._readopt(lease):
+                await self._lose(lease.lease_id, _REASONS[End.EXIT])
+        await self.sweep()
 
     async def sweep(self) -> None:
-        """Destroys what no live lease names (I29)."""
-        there = await self._backend.list_all()
-        known: set[str] = set()
-        for sandbox_id in there:
-            # Asked after the sandbox was seen: its lease was written before it was made, so it cannot be missed.
-            kept = await self._store.by_lease_id(sandbox_id)
-            if kept is not None and kept.lease.live:
-                known.add(sandbox_id)
-        await self._destroy_each(set(there) - known)
+        """Destroys what no live lease names: orphans, and what another process of the service replaced or released (I27, I29)."""
+        there = set(await self._backend.list_all())
+        if not there:
+            return
+        # Asked after the sandboxes were seen: a lease is written before its sandbox is made, so none is missed.
+        named = {kept.lease.lease_id async for kept in self._store.all_live()}
+        for sandbox_id in sorted(there - named - set(self._making)):
+            _log.warning("orphan_destroyed", lease_id=sandbox_id)
+            await self._destroy(sandbox_id)
 
     async def close(self) -> None:
         """Gives up sandboxes that are being made, and waits until nothing of them is left. Bound ones stay."""
@@ -177,7 +182,8 @@ class Leasing:
 
     async def _reuse(self, kept: Kept) -> Lease | None:
         """The lease, touched; None when it changed meanwhile or its sandbox turned out dead."""
-        if not self._backend.is_alive(kept.lease.lease_id, kept.lease.handle):
+        here = kept.lease.place == self._backend.place
+        if here and not self._backend.is_alive(kept.lease.lease_id, kept.lease.handle):
             await self._lose(kept.lease.lease_id, _REASONS[End.EXIT])
             return None
         touched = rules.touched(kept.lease, self._now())
@@ -201,6 +207,7 @@ class Leasing:
             terms,
             lease_id=new_lease_id(),
             owner=self._owner,
+            place=self._backend.place,
             now=self._now(),
             start_ms=self._start_ms,
         )
@@ -324,16 +331,6 @@ class Leasing:
             await self._workers.shutdown(lease.address, fence, SHUTDOWN_GRACE_SECONDS)
         except HarnessError as error:
             _log.info("worker_did_not_shut_down", lease_id=lease.lease_id, reason=error.reason.value)
-
-    async def _destroy_orphans(self, known: set[str]) -> None:
-        await self._destroy_each(set(await self._backend.list_all()) - known)
-
-    async def _destroy_each(self, sandbox_ids: set[str]) -> None:
-        for sandbox_id in sorted(sandbox_ids):
-            if sandbox_id in self._making:
-                continue
-            _log.warning("orphan_destroyed", lease_id=sandbox_id)
-            await self._destroy(sandbox_id)
 
     async def _destroy(self, sandbox_id: str) -> None:
         """Destroys; a failure is logged, and the sweep tries again, since no live lease names the sandbox any more (I29)."""

@@ -13,7 +13,8 @@ from services.sandbox.settings import SandboxSettings
 from services.sandbox.store import LEASES, LeaseStore
 
 REAP_SECONDS = 1.0
-SWEEP_SECONDS = 60.0
+# I27: what another process of the service replaced is cut off here within 2 s.
+SWEEP_SECONDS = 1.0
 
 
 async def build(context: ServiceContext[SandboxSettings]) -> Service:

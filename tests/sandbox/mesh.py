@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,9 @@ class Catalog(resolution_service_pb2_grpc.ResolutionServiceServicer):
             "strict": small,
         }
 
+    async def ResolveAgent(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
     async def ResolveProfile(self, request: Any, context: Any) -> resolution_service_pb2.ResolveProfileResponse:
         sandbox = resolution_service_pb2.SandboxProfile(**self.profiles[request.profile_id])
         return resolution_service_pb2.ResolveProfileResponse(
@@ -119,7 +122,7 @@ class Mesh:
             **self.settings,
         }
         with (self.folder / "service.log").open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 [sys.executable, "-m", "services.sandbox"], env=environment, pass_fds=keep, stderr=log, stdout=log
             )
         os.close(write)
@@ -175,13 +178,16 @@ class Mesh:
     async def in_state(self, binding: str, state: int) -> lease_pb2.Lease:
         """Polls, for nothing signals a lease's state to a client."""
         async with asyncio.timeout(SECONDS):
-            while (lease := await self.get(binding)).state != state:
+            while (lease := await self.get(binding)).state != state:  # noqa: ASYNC110 - polls a service
                 await asyncio.sleep(0.02)
         return lease
 
     def keepers(self) -> dict[str, int]:
         """Pids of the keepers by sandbox id."""
         return {path.parent.name: json.loads(path.read_text())["pid"] for path in self.root.glob("lse_*/keeper.json")}
+
+    def keeper_pidfds(self) -> list[int]:
+        return [os.pidfd_open(pid) for pid in self.keepers().values() if exists(pid)]
 
 
 async def inside(lease: lease_pb2.Lease, code: str, timeout: float = SECONDS) -> Any:
@@ -203,6 +209,23 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def of_process(pid: int, name: str) -> bytes:
+    """A file of /proc/<pid>."""
+    return Path(f"/proc/{pid}", name).read_bytes()
+
+
+def uid_of(pid: int) -> int:
+    return Path(f"/proc/{pid}").stat().st_uid
+
+
+def control_groups(name: str) -> list[Path]:
+    return [path for path in Path("/sys/fs/cgroup").rglob(f"{name}*") if path.is_dir()]
+
+
 async def all_gone(pidfds: list[int]) -> None:
     """Waits until every process has ended; each descriptor becomes readable then."""
     loop = asyncio.get_running_loop()
@@ -216,7 +239,7 @@ async def all_gone(pidfds: list[int]) -> None:
 
 
 @asynccontextmanager
-async def running_mesh(*, lifeline: bool = True, start: bool = True, **settings: str) -> AsyncIterator[Mesh]:
+async def running_mesh(*, lifeline: bool = True, start: bool = True, **settings: str) -> AsyncGenerator[Mesh]:
     """Everything in a short folder of its own; all ended by pid, and nothing may be left at the end."""
     with tempfile.TemporaryDirectory(prefix="hs-") as name:
         folder = Path(name)
@@ -231,10 +254,13 @@ async def running_mesh(*, lifeline: bool = True, start: bool = True, **settings:
             if start:
                 await mesh.start()
             yield mesh
+        except BaseException:
+            sys.stderr.write(mesh.log)
+            raise
         finally:
             if mesh.process is not None and mesh.process.poll() is None:
                 await mesh.stop()
-            keepers = [os.pidfd_open(pid) for pid in mesh.keepers().values() if Path(f"/proc/{pid}").exists()]
+            keepers = mesh.keeper_pidfds()
             if mesh.lifeline is not None:
                 mesh.cut_lifeline()
             await all_gone(keepers)

@@ -5,7 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
-import select
+import platform
 import shutil
 import signal
 import stat
@@ -30,7 +30,7 @@ from services.sandbox.backends.local.command import (
     worker_arguments,
 )
 from services.sandbox.backends.local.facade_sockets import facade_mounts
-from services.sandbox.backends.local.identity import open_process
+from services.sandbox.backends.local.identity import has_ended, open_process
 from services.sandbox.backends.local.launch import Launch
 from services.sandbox.backends.local.seccomp import filter_program, supported
 from services.sandbox.backends.local.uids import Uids
@@ -80,7 +80,8 @@ class LocalBackend:
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._ended: Ended = lambda _sandbox_id, _end: None
         self._uids = Uids(options.uid_base, options.uid_count) if os.geteuid() == 0 else None
-        digest = hashlib.sha256(bytes(options.root.resolve())).hexdigest()[:12]
+        digest = hashlib.sha256(f"{platform.node()}\0{options.root.resolve()}".encode()).hexdigest()[:12]
+        self.place = f"local-{digest}"
         cgroups = find_cgroups(f"harness-sandboxes-{digest}")
         self._cgroups = cgroups if isinstance(cgroups, Cgroups) else None
         self._bwrap = shutil.which(options.bwrap)
@@ -137,7 +138,7 @@ class LocalBackend:
         """See `Backend.is_alive`."""
         live = self._live.get(sandbox_id)
         if live is not None:
-            return not _has_ended(live.pidfd)
+            return not has_ended(live.pidfd)
         pidfd = open_process(handle) if handle else None
         if pidfd is None:
             return False
@@ -326,7 +327,10 @@ class LocalBackend:
             outcome: dict[str, Any] = json.loads((self._places(sandbox_id).own / "exit.json").read_text())
         except FileNotFoundError:
             return End.EXIT  # the keeper itself was killed
-        return End(outcome["end"]) if outcome["end"] in End else End.EXIT
+        try:
+            return End(outcome["end"])
+        except ValueError:
+            return End.EXIT
 
     async def _find_keeper(self, folder: Path) -> int | None:
         """The keeper of a folder another process left, or made just now: by its record, which a living one has or is about to write."""
@@ -410,12 +414,6 @@ def _lifeline(given: int | None) -> tuple[int, int | None]:
     except OSError:
         raise ConfigurationError(f"HARNESS_LIFELINE_FD: {given} is not an open file descriptor.") from None
     return given, None
-
-
-def _has_ended(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _is_locked(path: Path) -> bool:

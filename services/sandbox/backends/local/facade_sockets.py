@@ -36,12 +36,12 @@ def facade_mounts(facades: Mapping[str, str], *, strict: bool) -> FacadeMounts:
             )
         if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
             raise HarnessError(Reason.SANDBOX_NOT_READY, f"The {audience} facade does not listen at the moment.")
-        if set(path.parent.iterdir()) <= sockets:
+        if set(path.parent.iterdir()) <= sockets and path.parent.stat().st_mode & stat.S_IXOTH:
             # The folder, so that a facade that restarts, and thus makes a new socket, is found by sandboxes that live on.
             sources[audience] = path.parent
             addresses[audience] = f"unix:{INSIDE}/{audience}/{path.name}"
         else:
-            # Never a folder with anything but facades in it (I28).
+            # Never a folder with anything but facades in it (I28); one that others may not enter would be useless inside.
             _log.warning("facade_socket_let_in_alone", audience=audience, consequence="lost when the facade restarts")
             sources[f"{audience}.sock"] = path
             addresses[audience] = f"unix:{INSIDE}/{audience}.sock"

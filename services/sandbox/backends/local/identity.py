@@ -1,6 +1,7 @@
 """Which process is meant: a pid counts only with the boot and the start time it was recorded with (I29)."""
 
 import os
+import select
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,14 @@ def open_process(handle: Mapping[str, Any]) -> int | None:
     except ProcessLookupError:
         return None
     # I29: compared after the pidfd is open, for from then on the number cannot be given to another process unnoticed.
-    if start_time(int(handle["pid"])) != handle["start_time"]:
+    if start_time(int(handle["pid"])) != handle["start_time"] or has_ended(descriptor):
         os.close(descriptor)
         return None
     return descriptor
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process ended, collected by its parent or not."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
