@@ -1,0 +1,107 @@
+"""The adapter: its descriptor, and which of its behaviours a message asks for."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from adapters.reference import burst, conversation, script
+from adapters.reference.message import Burst, Plain, parse
+from adapters.sdk.capabilities import EMULATED, NATIVE, UNSUPPORTED, build_descriptor, capability
+from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, Turn, plain
+from adapters.sdk.simple import BaseAdapter, BaseRuntime
+from harness.adapter.v1 import descriptor_pb2
+from harness.common.v1 import blueprint_pb2, placement_pb2
+from harness.event.v1 import event_pb2
+
+VERSION = "0.1.0"
+ALLOW_FAULTS = "allow_faults"
+MAX_GREETING_CHARACTERS = 200
+
+OPTIONS_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "greeting": {
+            "type": "string",
+            "maxLength": MAX_GREETING_CHARACTERS,
+            "default": "",
+            "title": "Greeting",
+            "description": "Said before every answer to a plain message.",
+        }
+    },
+    "additionalProperties": False,
+}
+
+_CAPABILITIES = {
+    "stream.text": capability(NATIVE, "Word by word, or as the message says."),
+    "stream.reasoning": capability(NATIVE, "As a script says."),
+    "stream.usage": capability(NATIVE, "Counts words."),
+    "session.multi_turn": capability(NATIVE, "Remembers turns in committed thread state."),
+    "session.cross_replica_resume": capability(NATIVE, "Everything it knows of a conversation is thread state."),
+    "session.clear": capability(NATIVE, "A new epoch starts with nothing."),
+    "thread.durable_commit": capability(NATIVE, "Writes its state in every plain turn."),
+    "thread.eviction_restore": capability(NATIVE, "Loads the committed head in every turn that needs it."),
+    "tool.builtin": capability(NATIVE, "Scripted calls with scripted results."),
+    "subagents": capability(NATIVE, "Scripted subagents within the same run."),
+    "runtime.restart": capability(NATIVE, "Holds nothing that a restart could lose."),
+    "runtime.eviction_recovery": capability(NATIVE, "A new runtime goes on from thread state."),
+    "runtime.sandbox_isolation": capability(EMULATED, "Supplied by the sandbox it is placed in."),
+    "observability.redaction": capability(NATIVE, "Logs types and places only."),
+    "input.images": capability(UNSUPPORTED, "There is no model behind it."),
+    "input.documents": capability(UNSUPPORTED, "There is no model behind it."),
+}
+
+
+class ReferenceAdapter(BaseAdapter):
+    """The reference harness."""
+
+    def __init__(self) -> None:
+        self._descriptor = build_descriptor(
+            harness_id="reference",
+            display_name="Reference harness",
+            description="Deterministic, free and offline: it does what the message says, with no model behind it.",
+            adapter_version=VERSION,
+            trust_boundary=descriptor_pb2.TRUST_BOUNDARY_PROCESS,
+            thread_state=descriptor_pb2.THREAD_STATE_STRATEGY_ADAPTER_STORE,
+            session_ids=descriptor_pb2.SESSION_ID_STYLE_EVENT_ASSIGNED,
+            options_schema=OPTIONS_SCHEMA,
+            presentation={"order": ["greeting"]},
+            capabilities=_CAPABILITIES,
+        )
+
+    @property
+    def descriptor(self) -> descriptor_pb2.Descriptor:
+        """What it is."""
+        return self._descriptor
+
+    async def evaluate(
+        self,
+        blueprint: blueprint_pb2.AgentBlueprint,
+        placement: "placement_pb2.Placement.ValueType",
+        profile_settings: Mapping[str, Any],
+    ) -> Evaluation:
+        """Any blueprint can run; the greeting's default is written out."""
+        return Evaluation(normalized_options={"greeting": "", **plain(blueprint.harness.options)})
+
+    async def create_runtime(self, construction: RuntimeConstruction) -> HarnessRuntime:
+        """A runtime that holds the operator's and the author's settings, nothing else."""
+        return ReferenceRuntime(construction)
+
+
+class ReferenceRuntime(BaseRuntime):
+    """One binding's runtime. It keeps nothing between turns: what a turn knows of earlier ones it reads from thread state."""
+
+    __slots__ = ("_allow_faults", "_durable", "_greeting")
+
+    def __init__(self, construction: RuntimeConstruction) -> None:
+        blueprint = construction.blueprint
+        self._allow_faults = construction.profile_settings.get(ALLOW_FAULTS) is True
+        self._greeting = str(construction.options.get("greeting", ""))
+        self._durable = blueprint.thread.persistence != blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL
+
+    def stream(self, turn: Turn) -> AsyncIterator[event_pb2.EventDraft]:
+        """What the message says."""
+        asked = parse(turn.message)
+        if isinstance(asked, Burst):
+            return burst.stream(asked)
+        if isinstance(asked, Plain):
+            return conversation.stream(turn, asked.text, self._greeting, durable=self._durable)
+        return script.stream(turn, asked, allow_faults=self._allow_faults, durable=self._durable)

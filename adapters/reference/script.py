@@ -1,0 +1,276 @@
+"""A script: steps that say exactly what the harness does, good or bad (reference harness, table of steps)."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from google.protobuf import json_format
+
+from adapters.reference import conversation, probe
+from adapters.reference.message import MAX_SECONDS, Script, Scripted, Step, number
+from adapters.sdk import events
+from adapters.sdk.contract import Turn
+from adapters.sdk.errors import ERRORS_BY_CATEGORY, ConfigurationError, HarnessError
+from harness.event.v1 import event_pb2, payload_pb2
+
+FAULTS = frozenset({"emit", "raise", "exit", "hang", "spin"})
+MAX_SPIN_SECONDS = 60.0
+# Steps whose counterpart in the control plane is not connected to this harness.
+UNAVAILABLE = {
+    "tool": ("tools_unavailable", "calls of portable tools"),
+    "interrupt": ("interrupts_unavailable", "interrupts"),
+    "decision": ("interrupts_unavailable", "interrupts"),
+    "memory": ("memory_unavailable", "memory"),
+}
+Events = AsyncIterator[event_pb2.EventDraft]
+
+
+@dataclass(slots=True)
+class _Stage:
+    """Where a script plays: its turn, its namespace, and how many messages it has begun."""
+
+    turn: Turn
+    namespace: tuple[str, ...] = ()
+    begun: list[int] = field(default_factory=lambda: [0])
+
+    def next_id(self, prefix: str) -> str:
+        self.begun[0] += 1
+        return f"{prefix}{self.begun[0]}"
+
+
+async def stream(turn: Turn, asked: Scripted, *, allow_faults: bool, durable: bool) -> Events:
+    """Plays the script of this turn, then completes. Nothing is played if any step of it is refused."""
+    memory = conversation.Memory()
+    steps = asked.scripts[0]
+    if asked.per_turn:
+        memory = await conversation.recall(turn, durable=durable)
+        steps = asked.scripts[memory.turns] if memory.turns < len(asked.scripts) else []
+    check(steps, allow_faults=allow_faults)
+    stage = _Stage(turn)
+    async for event in _play(steps, stage):
+        yield event
+    if asked.per_turn:
+        await conversation.remember(turn, conversation.Memory(memory.turns + 1, "a script"), durable=durable)
+    yield events.completed()
+
+
+def check(steps: Script, *, allow_faults: bool) -> None:
+    """Raises ConfigurationError for the first step that is unknown, not available, or a fault where none is allowed."""
+    for step in steps:
+        name = _name(step)
+        if name in FAULTS and not allow_faults:
+            message = f"The step `{name}` is a fault, and the operator's profile does not allow faults."
+            raise ConfigurationError(message, code="faults_not_allowed")
+        if name in UNAVAILABLE:
+            code, what = UNAVAILABLE[name]
+            raise ConfigurationError(
+                f"The step `{name}` needs {what}, which this harness does not have yet.", code=code
+            )
+        if name == "subagent":
+            inner = _object(step, name)
+            if inner.get("delegate"):
+                message = "The step `subagent` asks for delegation, which this harness does not have yet."
+                raise ConfigurationError(message, code="delegation_unavailable")
+            check(inner.get("script", []), allow_faults=allow_faults)
+
+
+def _name(step: Step) -> str:
+    names = [name for name in step if name in _STEPS or name in UNAVAILABLE]
+    if len(names) != 1:
+        known = ", ".join(sorted({*_STEPS, *UNAVAILABLE}))
+        raise ConfigurationError(f"A step must have exactly one of: {known}.", code="step_unknown")
+    return names[0]
+
+
+async def _play(steps: Script, stage: _Stage) -> Events:
+    for step in steps:
+        async for event in _STEPS[_name(step)](step, stage):
+            yield event
+
+
+# --- what a model and its tools do ---
+
+
+async def _text(step: Step, stage: _Stage) -> Events:
+    message_id = str(step.get("message_id") or stage.next_id("m"))
+    for piece in _pieces(step, "text"):
+        yield events.text(piece, message_id=message_id, namespace=stage.namespace)
+
+
+async def _reasoning(step: Step, stage: _Stage) -> Events:
+    message_id = str(step.get("message_id") or stage.next_id("r"))
+    for piece in _pieces(step, "reasoning"):
+        yield events.reasoning(piece, message_id=message_id, namespace=stage.namespace)
+
+
+async def _tool_result(step: Step, stage: _Stage) -> Events:
+    call = _object(step, "tool_result")
+    call_id, name = str(call.get("id") or stage.next_id("call-")), str(call.get("name") or "tool")
+    arguments = _object(call, "arguments") if "arguments" in call else None
+    yield events.tool_started(call_id, name, arguments, namespace=stage.namespace)
+    error = call.get("error")
+    if error is None:
+        yield events.tool_succeeded(call_id, call.get("result"), namespace=stage.namespace)
+        return
+    said = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": str(error)}
+    code, message = str(said.get("code") or "tool_failed"), str(said.get("message") or "The tool failed.")
+    retryable = said.get("retryable") is True
+    yield events.tool_failed(call_id, code, message, retryable=retryable, namespace=stage.namespace)
+
+
+async def _subagent(step: Step, stage: _Stage) -> Events:
+    agent = _object(step, "subagent")
+    agent_id = str(agent.get("agent_id") or stage.next_id("agent-"))
+    given = agent.get("parent_tool_call_id")
+    call_id = str(given or stage.next_id("call-"))
+    if not given:
+        yield events.tool_started(call_id, "subagent", {"agent_id": agent_id}, namespace=stage.namespace)
+    yield events.subagent_started(
+        agent_id, call_id, str(agent.get("agent_name") or agent_id), namespace=stage.namespace
+    )
+    inner = _Stage(stage.turn, (*stage.namespace, agent_id), stage.begun)
+    async for event in _play(agent.get("script", []), inner):
+        yield event
+    yield events.subagent_completed(agent_id, call_id, namespace=stage.namespace)
+    if not given:
+        yield events.tool_succeeded(call_id, namespace=stage.namespace)
+
+
+async def _usage(step: Step, stage: _Stage) -> Events:
+    yield _event("usage_updated", _object(step, "usage"), stage.namespace)
+
+
+async def _warning(step: Step, stage: _Stage) -> Events:
+    yield _event("warning", _object(step, "warning"), stage.namespace)
+
+
+async def _metadata(step: Step, stage: _Stage) -> Events:
+    yield events.provider_metadata("reference", metadata=_object(step, "metadata"))
+
+
+async def _state(step: Step, stage: _Stage) -> Events:
+    await stage.turn.thread.write_part(str(step["state"]).encode(), conversation.CODEC)
+    return
+    yield
+
+
+async def _probe(step: Step, stage: _Stage) -> Events:
+    report = await probe.report(_object(step, "probe"))
+    yield events.text(report, message_id=stage.next_id("m"), namespace=stage.namespace)
+
+
+async def _sleep(step: Step, stage: _Stage) -> Events:
+    await asyncio.sleep(number(step["sleep"], "sleep", 0, MAX_SECONDS))
+    return
+    yield
+
+
+# --- what goes wrong ---
+
+
+async def _fail(step: Step, stage: _Stage) -> Events:
+    raise _failure(_object(step, "fail"))
+    yield
+
+
+def _failure(said: dict[str, Any]) -> HarnessError:
+    category = str(said.get("category") or "internal")
+    error = ERRORS_BY_CATEGORY.get(category)
+    if error is None:
+        known = ", ".join(ERRORS_BY_CATEGORY)
+        return ConfigurationError(f"The step `fail` has an unknown category; use one of: {known}.", code="step_invalid")
+    retryable, retry_after = said.get("retryable"), said.get("retry_after")
+    return error(
+        str(said.get("message") or "The provider failed."),
+        code=str(said.get("code") or ""),
+        retryable=retryable if isinstance(retryable, bool) else None,
+        retry_after=None if retry_after is None else number(retry_after, "retry_after", 0, MAX_SECONDS),
+        provider_code=str(said.get("provider_code") or ""),
+        diagnostic=str(said.get("diagnostic") or ""),
+    )
+
+
+async def _hang(step: Step, stage: _Stage) -> Events:
+    # Until it is cancelled: nothing ever sets this, and the event after it is never reached.
+    await asyncio.Event().wait()
+    yield events.completed()
+
+
+async def _spin(step: Step, stage: _Stage) -> Events:
+    end = time.monotonic() + number(step["spin"], "spin", 0, MAX_SPIN_SECONDS)
+    while time.monotonic() < end:
+        pass  # burning CPU, and keeping the event loop from everything else, is the fault
+    return
+    yield
+
+
+async def _raise(step: Step, stage: _Stage) -> Events:
+    raise RuntimeError(str(step["raise"]))
+    yield
+
+
+async def _exit(step: Step, stage: _Stage) -> Events:
+    os._exit(int(number(step["exit"], "exit", 0, 255)))
+    yield
+
+
+async def _emit(step: Step, stage: _Stage) -> Events:
+    given = _object(step, "emit")
+    if "payload" not in given:
+        if "type" in given:
+            kind = str(given["type"]).replace(".", "_")
+            given = {"payload": {kind: given.get("data", {})}, "namespace": given.get("namespace", [])}
+        else:
+            given = {"payload": given}
+    try:
+        yield json_format.ParseDict(given, event_pb2.EventDraft())
+    except json_format.ParseError:
+        raise ConfigurationError("The step `emit` is no event of the vocabulary.", code="step_invalid") from None
+
+
+# --- shared by the steps ---
+
+
+def _pieces(step: Step, name: str) -> list[str]:
+    chunks = step.get("chunks")
+    if isinstance(chunks, list):
+        return [str(chunk) for chunk in cast("list[Any]", chunks)]
+    return conversation.words(str(step.get(name) or ""))
+
+
+def _object(step: Step, name: str) -> dict[str, Any]:
+    value = step.get(name)
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"The step `{name}` needs an object.", code="step_invalid")
+    return cast("dict[str, Any]", value)
+
+
+def _event(kind: str, data: dict[str, Any], namespace: tuple[str, ...]) -> event_pb2.EventDraft:
+    try:
+        payload = json_format.ParseDict({kind: data}, payload_pb2.EventPayload())
+    except json_format.ParseError:
+        raise ConfigurationError(f"The step for {kind} has a wrong field.", code="step_invalid") from None
+    return event_pb2.EventDraft(namespace=namespace, payload=payload)
+
+
+_STEPS: dict[str, Callable[[Step, _Stage], Events]] = {
+    "text": _text,
+    "reasoning": _reasoning,
+    "tool_result": _tool_result,
+    "subagent": _subagent,
+    "usage": _usage,
+    "warning": _warning,
+    "metadata": _metadata,
+    "state": _state,
+    "probe": _probe,
+    "sleep": _sleep,
+    "fail": _fail,
+    "hang": _hang,
+    "spin": _spin,
+    "raise": _raise,
+    "exit": _exit,
+    "emit": _emit,
+}

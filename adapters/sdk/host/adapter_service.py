@@ -1,0 +1,114 @@
+"""`harness.adapter.v1.AdapterService`: what the harness is, whether it is well, and the runtimes it hosts."""
+
+import asyncio
+from typing import Any
+
+from google.protobuf import timestamp_pb2
+
+from adapters.sdk.contract import HarnessAdapter, plain
+from adapters.sdk.errors import HarnessError
+from adapters.sdk.events import struct
+from adapters.sdk.host import refusal
+from adapters.sdk.host.registry import RuntimeRegistry
+from adapters.sdk.lifecycle.text import cleaned
+from adapters.sdk.logs import describe, get_logger
+from adapters.sdk.session import BindingView, ProviderSessionContext
+from harness.adapter.v1 import adapter_service_pb2 as pb2
+from harness.adapter.v1 import adapter_service_pb2_grpc
+from harness.common.v1 import error_pb2, fence_pb2, health_pb2
+
+MAX_CHECKS = 32
+MAX_REASON_CHARACTERS = 500
+MAX_ISSUES = 256
+MAX_NATIVE_ID_CHARACTERS = 512
+Context = Any
+_log = get_logger(__name__)
+
+
+class AdapterServicer(adapter_service_pb2_grpc.AdapterServiceServicer):
+    """One adapter as the control plane sees it."""
+
+    def __init__(self, adapter: HarnessAdapter, registry: RuntimeRegistry) -> None:
+        self._adapter = adapter
+        self._registry = registry
+
+    async def GetDescriptor(self, request: pb2.GetDescriptorRequest, context: Context) -> pb2.GetDescriptorResponse:
+        """What the adapter is."""
+        return pb2.GetDescriptorResponse(descriptor=self._adapter.descriptor, incarnation=self._registry.incarnation)
+
+    async def CheckHealth(self, request: pb2.CheckHealthRequest, context: Context) -> pb2.CheckHealthResponse:
+        """How the adapter is."""
+        left = context.time_remaining()
+        bound = self._registry.limits.health_seconds
+        report = await health_report(self._adapter, self._registry, bound if left is None else min(left * 0.9, bound))
+        return pb2.CheckHealthResponse(report=report)
+
+    async def Evaluate(self, request: pb2.EvaluateRequest, context: Context) -> pb2.EvaluateResponse:
+        """Whether a blueprint can run."""
+        settings = plain(request.profile_settings)
+        try:
+            verdict = await self._adapter.evaluate(request.blueprint, request.placement, settings)
+        except HarnessError as error:
+            # An adapter may also just say what is wrong.
+            issue = error_pb2.Issue(path="harness", code=error.code[:64], message=cleaned(error.message)[:1000])
+            return pb2.EvaluateResponse(issues=[issue])
+        response = pb2.EvaluateResponse(issues=verdict.issues[:MAX_ISSUES], capabilities=verdict.capabilities)
+        if verdict.normalized_options is not None:
+            response.normalized_options.CopyFrom(struct(verdict.normalized_options))
+        return response
+
+    async def CreateRuntime(self, request: pb2.CreateRuntimeRequest, context: Context) -> pb2.CreateRuntimeResponse:
+        """Creates the runtime of a binding, or finds it."""
+        created = await self._registry.create(request.fence, request.context)
+        return pb2.CreateRuntimeResponse(incarnation=self._registry.incarnation, created=created)
+
+    async def OpenSession(self, request: pb2.OpenSessionRequest, context: Context) -> pb2.OpenSessionResponse:
+        """Opens the native session."""
+        session = ProviderSessionContext(_binding(request.fence), request.context)
+        native_id = await self._adapter.session_manager.open(session)
+        if len(native_id) > MAX_NATIVE_ID_CHARACTERS:
+            raise refusal.Refusal(
+                "INTERNAL", "protocol_violation", "The provider's session id is too long.", category="protocol"
+            )
+        return pb2.OpenSessionResponse(native_session_id=native_id)
+
+    async def CloseSession(self, request: pb2.CloseSessionRequest, context: Context) -> pb2.CloseSessionResponse:
+        """Ends the native session."""
+        await self._adapter.session_manager.close(_binding(request.fence), request.native_session_id)
+        return pb2.CloseSessionResponse()
+
+
+async def health_report(adapter: HarnessAdapter, registry: RuntimeRegistry, seconds: float) -> health_pb2.HealthReport:
+    """The adapter's own checks within `seconds`, and this host's capacity. A check that fails is unhealthy, never an error."""
+    try:
+        async with asyncio.timeout(seconds):
+            checks = list(await adapter.health())[:MAX_CHECKS]
+    except TimeoutError:
+        checks = [_unhealthy("The adapter's health checks did not end in time.")]
+    except HarnessError as error:
+        checks = [_unhealthy(error.message)]
+    except Exception as error:  # noqa: BLE001 - an unexpected failure is a finding
+        _log.error("health_check_failed", error=describe(error))
+        checks = [_unhealthy("The adapter's health check failed unexpectedly.")]
+    for check in checks:
+        check.reason = cleaned(check.reason)[:MAX_REASON_CHARACTERS]
+    now = timestamp_pb2.Timestamp()
+    now.GetCurrentTime()
+    full = registry.active_runs >= registry.limits.max_runs
+    status = max([check.status for check in checks], default=health_pb2.HEALTH_STATUS_HEALTHY)
+    if full and status < health_pb2.HEALTH_STATUS_DEGRADED:
+        status = health_pb2.HEALTH_STATUS_DEGRADED
+    return health_pb2.HealthReport(
+        status=max(status, health_pb2.HEALTH_STATUS_HEALTHY),
+        checks=checks,
+        capacity=health_pb2.Capacity(active=registry.active_runs, limit=registry.limits.max_runs),
+        checked_at=now,
+    )
+
+
+def _unhealthy(reason: str) -> health_pb2.HealthCheck:
+    return health_pb2.HealthCheck(name="adapter", status=health_pb2.HEALTH_STATUS_UNHEALTHY, reason=reason)
+
+
+def _binding(fence: fence_pb2.Fence) -> BindingView:
+    return BindingView(fence.binding_id, fence.epoch, fence.runtime_generation)

@@ -1,0 +1,61 @@
+"""Drafts of one run that are not yet durable: numbered from 1, bounded, forgotten when acknowledged (worker protocol)."""
+
+from collections import deque
+from itertools import islice
+
+from harness.event.v1 import event_pb2
+
+MAX_BATCH_EVENTS = 512
+MAX_BATCH_BYTES = 512 * 1024
+
+
+class DraftBuffer:
+    """Numbers drafts and keeps them until they are acknowledged. Nothing is ever dropped; whoever appends asks `is_full` first."""
+
+    __slots__ = ("_bytes", "_drafts", "_max_bytes", "_max_events", "_sizes", "acked", "last")
+
+    def __init__(self, max_events: int, max_bytes: int) -> None:
+        self._drafts: deque[event_pb2.EventDraft] = deque()
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        # Offset of the last draft, and through which offset drafts are forgotten.
+        self.last = 0
+        self.acked = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the provider must not be read any further."""
+        return len(self._drafts) >= self._max_events or self._bytes >= self._max_bytes
+
+    @property
+    def unacked_bytes(self) -> int:
+        """Bytes of what is kept."""
+        return self._bytes
+
+    def append(self, draft: event_pb2.EventDraft) -> None:
+        """Takes the next offset for `draft`. A terminal may come on top of a full buffer."""
+        size = draft.ByteSize()
+        self._drafts.append(draft)
+        self._sizes.append(size)
+        self._bytes += size
+        self.last += 1
+
+    def acknowledge(self, through: int) -> None:
+        """Forgets drafts up to and with offset `through`; a lower offset than before changes nothing."""
+        while self.acked < through and self._drafts:
+            self._drafts.popleft()
+            self._bytes -= self._sizes.popleft()
+            self.acked += 1
+
+    def read(self, after: int) -> list[event_pb2.EventDraft]:
+        """The next drafts after offset `after`, which must not be below `acked`: at most 512, and 512 KiB unless the first alone is more."""
+        start = after - self.acked
+        drafts = list(islice(self._drafts, start, start + MAX_BATCH_EVENTS))
+        size = 0
+        for count, draft_size in enumerate(islice(self._sizes, start, start + len(drafts))):
+            size += draft_size
+            if size > MAX_BATCH_BYTES and count:
+                return drafts[:count]
+        return drafts

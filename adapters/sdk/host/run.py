@@ -1,0 +1,355 @@
+"""One run in a host: its provider's stream is checked, numbered, kept until durable, and stopped when it must be."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+from adapters.sdk.cancellation import CancellationToken, Deadline
+from adapters.sdk.errors import (
+    NO_SIDE_EFFECTS,
+    POSSIBLE_SIDE_EFFECTS,
+    InternalError,
+    classified,
+    failed_draft,
+)
+from adapters.sdk.host import refusal
+from adapters.sdk.host.background import Background
+from adapters.sdk.host.buffer import DraftBuffer
+from adapters.sdk.host.limits import FlowLimits, HostLimits
+from adapters.sdk.lifecycle import ProtocolViolation, RunLifecycle, missing_terminal
+from adapters.sdk.lifecycle import failed_draft as violation_draft
+from adapters.sdk.logs import describe, get_logger
+from harness.common.v1 import error_pb2
+from harness.event.v1 import event_pb2, payload_pb2
+
+# Drafts taken from a provider that never waits, before other work of the process gets its turn.
+DRAFTS_PER_SLICE = 128
+# How long a batch gathers after the first one, and when it is large enough to go at once.
+LINGER_SECONDS = 0.002
+LARGE_BATCH = 64
+
+Stream = AsyncIterator[event_pb2.EventDraft]
+_log = get_logger(__name__)
+
+
+class RunHooks:
+    """What a run needs of its runtime. `begin` waits for its turn and opens the provider's stream, `told_to_cancel` passes a cancel on,
+    `admit` completes a draft that is not plain text (None: drop it), `released` hears that the provider is done.
+    """
+
+    async def begin(self) -> Stream:
+        """Waits until the runtime is free and ready, and opens the stream."""
+        raise NotImplementedError
+
+    async def told_to_cancel(
+        self, reason: "payload_pb2.CancelReason.ValueType"
+    ) -> "error_pb2.SideEffectStatus.ValueType | None":
+        """Tells the provider; says what may have happened."""
+        raise NotImplementedError
+
+    async def admit(self, draft: event_pb2.EventDraft) -> event_pb2.EventDraft | None:
+        """The draft to send."""
+        raise NotImplementedError
+
+    def released(self) -> None:
+        """The provider's stream is closed."""
+        raise NotImplementedError
+
+
+class HostedRun:
+    """A run from its admission until all its drafts are acknowledged. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        run_id: str,
+        turn: int,
+        generation: int,
+        deadline: Deadline,
+        flow: FlowLimits,
+        limits: HostLimits,
+        background: Background,
+    ) -> None:
+        self.run_id = run_id
+        self.turn = turn
+        # The highest run_generation seen: an older executor is refused.
+        self.generation = generation
+        self.token = CancellationToken()
+        self.side_effects: error_pb2.SideEffectStatus.ValueType = NO_SIDE_EFFECTS
+        # Whether the provider ignored its cancellation and may still be at work.
+        self.abandoned = False
+        self.discarded = 0
+        self._deadline = deadline
+        self._flow = flow
+        self._limits = limits
+        self._background = background
+        self._buffer = DraftBuffer(flow.max_events, flow.max_bytes)
+        self._lifecycle = RunLifecycle(limits.events)
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._detach_timer: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._wake_at = 0
+        self._space: asyncio.Future[None] | None = None
+        self._reader = 0
+        self._hooks: RunHooks | None = None
+        # Called when the provider is done with the run.
+        self.on_released: Callable[[HostedRun], None] = _nothing
+
+    @property
+    def finished(self) -> bool:
+        """Whether the terminal is in the buffer."""
+        return self._lifecycle.ended
+
+    @property
+    def working(self) -> bool:
+        """Whether the provider may still be at work."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the newest draft."""
+        return self._buffer.last
+
+    def start(self, hooks: RunHooks) -> None:
+        """Begins the run; what comes of it is read with `follow`."""
+        self._hooks = hooks
+        self._task = self._loop.create_task(self._drive(hooks))
+        self._task.add_done_callback(lambda _: self.on_released(self))
+        self._deadline_timer = self._loop.call_later(self._deadline.remaining(), self._on_deadline)
+        self._reader_gone()
+
+    # --- reading ---
+
+    async def follow(self, after: int) -> AsyncGenerator[tuple[int, list[event_pb2.EventDraft]], None]:
+        """Batches of drafts after offset `after`, with the offset of the first of each, to the terminal. A younger call ends
+        this one with `stream_superseded`. Leaving it does not end the run; the detach grace begins.
+        """
+        if after > self._buffer.last:
+            raise refusal.offset_ahead(self._buffer.last)
+        if after < self._buffer.acked:
+            raise refusal.offset_forgotten(self._buffer.acked + 1)
+        self._reader += 1
+        me = self._reader
+        self._wake()
+        self._cancel_detach()
+        position, first = after, True
+        try:
+            while me == self._reader:
+                # An acknowledgement may have come from another stream of this run.
+                position = max(position, self._buffer.acked)
+                fresh = self._buffer.last - position
+                if fresh and (first or fresh >= LARGE_BATCH or self.finished):
+                    drafts = self._buffer.read(position)
+                    yield position + 1, drafts
+                    position, first = position + len(drafts), False
+                elif fresh:
+                    await self._wait(position + LARGE_BATCH, LINGER_SECONDS)
+                    first = True
+                elif self.finished:
+                    return
+                else:
+                    await self._wait(0, None)
+            raise refusal.stream_superseded()
+        finally:
+            if me == self._reader:
+                self._reader_gone()
+
+    def acknowledge(self, through: int) -> None:
+        """Drafts up to `through` are durable. A lower offset than before changes nothing; one that does not exist is refused."""
+        if through > self._buffer.last:
+            raise refusal.offset_ahead(self._buffer.last)
+        self._buffer.acknowledge(through)
+        space = self._space
+        if space is not None and not space.done() and not self._buffer.is_full:
+            space.set_result(None)
+
+    @property
+    def acked(self) -> int:
+        """Through which offset drafts are durable and forgotten."""
+        return self._buffer.acked
+
+    async def _wait(self, wake_at: int, seconds: float | None) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiter, self._wake_at = waiter, wake_at
+        timer = None if seconds is None else self._loop.call_later(seconds, _resolve, waiter)
+        try:
+            await waiter
+        finally:
+            if self._waiter is waiter:
+                self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            _resolve(self._waiter)
+
+    def _reader_gone(self) -> None:
+        self._cancel_detach()
+        self._detach_timer = self._loop.call_later(self._flow.detach_grace, self._on_detached)
+
+    def _cancel_detach(self) -> None:
+        if self._detach_timer is not None:
+            self._detach_timer.cancel()
+            self._detach_timer = None
+
+    def _on_detached(self) -> None:
+        if self.finished:
+            # Nobody came for the rest in all that time.
+            self._buffer.acknowledge(self._buffer.last)
+            return
+        _log.warning("run_detached_too_long", run_id=self.run_id)
+        self._background.spawn(self.stop(payload_pb2.CANCEL_REASON_SHUTDOWN, self._limits.cancel_grace_seconds))
+        self._reader_gone()
+
+    # --- driving ---
+
+    async def _drive(self, hooks: RunHooks) -> None:
+        try:
+            stream = await hooks.begin()
+            self.side_effects = POSSIBLE_SIDE_EFFECTS
+            await self._pump(stream, hooks)
+        except ProtocolViolation as violation:
+            # I19, rules 6 and 7: a bad stream fails the run and nothing of the bad event goes out.
+            _log.error("run_broke_the_contract", run_id=self.run_id, rule=violation.rule, code=violation.code)
+            self._finish(violation_draft(violation, self.side_effects))
+        except asyncio.CancelledError:
+            if not self.token.is_cancelled and not self.finished:
+                self._fail(InternalError("The harness cancelled its own work.", code="adapter_defect"))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it ends this run and no other (I23)
+            self._fail(error)
+        finally:
+            if self._deadline_timer is not None:
+                self._deadline_timer.cancel()
+            if self.discarded:
+                _log.warning("late_events_discarded", run_id=self.run_id, count=self.discarded)
+            hooks.released()
+
+    async def _pump(self, stream: Stream, hooks: RunHooks) -> None:
+        accept, buffer, token, count = self._lifecycle.accept, self._buffer, self.token, 0
+        try:
+            async for draft in stream:
+                if token.is_cancelled or self._lifecycle.ended:
+                    self._discard()
+                    continue
+                entries = accept(draft)
+                if len(entries) == 1 and entries[0] is draft:
+                    # Plain text, as most events are.
+                    buffer.append(draft)
+                    if self._waiter is not None and buffer.last >= self._wake_at:
+                        self._wake()
+                else:
+                    await self._admit(entries, hooks)
+                if buffer.is_full and not self._lifecycle.ended:
+                    await self._wait_for_space()
+                count += 1
+                if count >= DRAFTS_PER_SLICE:
+                    count = 0
+                    await asyncio.sleep(0)
+        finally:
+            await self._close(stream)
+        if not self._lifecycle.ended and not token.is_cancelled:
+            raise missing_terminal()
+
+    async def _admit(self, entries: tuple[event_pb2.EventDraft, ...], hooks: RunHooks) -> None:
+        for entry in entries:
+            admitted = await hooks.admit(entry)
+            # A cancel that came meanwhile has written the terminal; nothing may follow it.
+            if admitted is not None and not self.token.is_cancelled:
+                self._buffer.append(admitted)
+        if self._lifecycle.ended:
+            self._linger_after_terminal()
+        if self._lifecycle.ended or self._buffer.last >= self._wake_at:
+            self._wake()
+
+    def _linger_after_terminal(self) -> None:
+        # The adapter may still tidy up after its last event, but not for ever.
+        if self._task is not None:
+            self._loop.call_later(self._limits.stop_seconds, self._task.cancel)
+
+    def _discard(self) -> None:
+        self.discarded += 1
+
+    async def _wait_for_space(self) -> None:
+        # Backpressure: the provider is not read until the control plane has stored what it has.
+        while self._buffer.is_full:
+            self._space = self._loop.create_future()
+            try:
+                await self._space
+            finally:
+                self._space = None
+
+    async def _close(self, stream: Stream) -> None:
+        close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
+        if close is None:
+            return
+        try:
+            async with asyncio.timeout(self._limits.stop_seconds):
+                await close()
+        except Exception as error:  # noqa: BLE001 - the run has its end; what went wrong while closing is for the log
+            _log.warning("stream_not_closed", run_id=self.run_id, error=describe(error))
+
+    # --- ending ---
+
+    def _fail(self, error: BaseException) -> None:
+        _log.error("run_failed", run_id=self.run_id, error=describe(error))
+        if not self.finished and not self.token.is_cancelled:
+            failure = classified(error)
+            if failure.side_effects is None and self.side_effects == NO_SIDE_EFFECTS:
+                failure.side_effects = NO_SIDE_EFFECTS
+            self._finish(failed_draft(failure, showed_output=self._buffer.last > 0))
+
+    def _finish(self, terminal: event_pb2.EventDraft) -> None:
+        for entry in self._lifecycle.accept(terminal):
+            self._buffer.append(entry)
+        self._wake()
+
+    def _on_deadline(self) -> None:
+        self._background.spawn(self.stop(payload_pb2.CANCEL_REASON_DEADLINE, self._limits.cancel_grace_seconds))
+
+    async def stop(self, reason: "payload_pb2.CancelReason.ValueType", grace: float) -> None:
+        """Ends the run, if it has not ended, and its provider's work: after it returns, `finished` holds and no event follows (I12).
+        Idempotent; the first reason counts. `grace` is how many seconds the provider may take to stop in order.
+        """
+        if self._stopping is None:
+            self._stopping = self._loop.create_task(self._stop(reason, grace))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, reason: "payload_pb2.CancelReason.ValueType", grace: float) -> None:
+        hooks, task = self._hooks, self._task
+        if hooks is None or task is None:
+            raise RuntimeError("a run is stopped only after it was started")
+        told = None
+        if not self.finished:
+            self.token.cancel(reason)
+            told = await self._tell(hooks, reason, grace)
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=self._limits.stop_seconds)
+        if not done:
+            self.abandoned = True
+            _log.error("provider_ignores_cancellation", run_id=self.run_id)
+        if told is not None:
+            self.side_effects = told
+        if not self.finished:
+            cancelled = payload_pb2.RunCancelled(reason=reason, side_effect_status=self.side_effects)
+            self._finish(event_pb2.EventDraft(payload=payload_pb2.EventPayload(run_cancelled=cancelled)))
+
+    async def _tell(
+        self, hooks: RunHooks, reason: "payload_pb2.CancelReason.ValueType", grace: float
+    ) -> "error_pb2.SideEffectStatus.ValueType | None":
+        try:
+            async with asyncio.timeout(grace):
+                return await hooks.told_to_cancel(reason)
+        except Exception as error:  # noqa: BLE001 - the run is stopped all the same
+            _log.warning("cancel_not_passed_on", run_id=self.run_id, error=describe(error))
+            return None
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _nothing(_: HostedRun) -> None:
+    """Nobody listens."""

@@ -1,0 +1,291 @@
+"""One binding's runtime in a host: fences its turns, lets one operation work at a time, initialises once (worker protocol)."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+from adapters.sdk.cancellation import Deadline
+from adapters.sdk.contract import HarnessRuntime, RuntimeConstruction, Turn
+from adapters.sdk.errors import HarnessError, UnavailableError, classified
+from adapters.sdk.host import refusal
+from adapters.sdk.host.background import Background
+from adapters.sdk.host.limits import FlowLimits, HostLimits
+from adapters.sdk.host.run import HostedRun, RunHooks
+from adapters.sdk.logs import describe, get_logger
+from adapters.sdk.session import ProviderSessionManager
+from adapters.sdk.thread_state import StateAccess, Stub, ThreadState
+from harness.common.v1 import error_pb2, fence_pb2
+from harness.event.v1 import event_pb2, payload_pb2
+from harness.runtime.v1 import runtime_pb2
+
+# How long an older turn's provider may take to stop in order when a younger turn is here (I27: cut off within 2 s).
+SUPERSEDE_GRACE_SECONDS = 1.0
+_log = get_logger(__name__)
+
+
+class RuntimeSlot:
+    """A runtime object with its fence. It serves one binding, epoch and runtime generation for life."""
+
+    __slots__ = (
+        "_background",
+        "_failure",
+        "_initialized",
+        "_limits",
+        "_lock",
+        "_past",
+        "_run",
+        "_runtime",
+        "_sessions",
+        "_state_stub",
+        "_turn",
+        "closed",
+        "construction",
+        "used_at",
+    )
+
+    def __init__(
+        self,
+        runtime: HarnessRuntime,
+        construction: RuntimeConstruction,
+        sessions: ProviderSessionManager,
+        state_stub: Callable[[str], Stub],
+        limits: HostLimits,
+        background: Background,
+    ) -> None:
+        self.construction = construction
+        self.closed = False
+        self.used_at = time.monotonic()
+        self._runtime = runtime
+        self._sessions = sessions
+        self._state_stub = state_stub
+        self._limits = limits
+        self._background = background
+        self._lock = asyncio.Lock()
+        self._initialized = False
+        self._failure: HarnessError | None = None
+        self._turn = 0
+        self._run: HostedRun | None = None
+        self._past: dict[str, HostedRun] | None = None
+
+    # --- runs ---
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run works here, or an ended one has drafts nobody has stored yet."""
+        run = self._run
+        return self._lock.locked() or (run is not None and (run.working or run.acked < run.last_offset))
+
+    @property
+    def working(self) -> bool:
+        """Whether a run works here."""
+        return self._run is not None and not self._run.finished
+
+    def find(self, fence: fence_pb2.Fence) -> HostedRun | None:
+        """The run of the fence, if it is here, after its generation was checked and taken over."""
+        run = self._run
+        if run is None or run.run_id != fence.run_id:
+            run = self._past.get(fence.run_id) if self._past else None
+        if run is None:
+            return None
+        if fence.run_generation < run.generation:  # I10
+            raise refusal.stale_lease("Another executor has taken the run.")
+        run.generation = fence.run_generation
+        return run
+
+    def admit(
+        self,
+        fence: fence_pb2.Fence,
+        turn: runtime_pb2.TurnInput,
+        decision: runtime_pb2.ResumeDecision | None,
+        on_released: Callable[[HostedRun], None],
+    ) -> HostedRun:
+        """The run to follow: the one that is here, or a new one, which ends whatever an older turn still does (I6)."""
+        known = self.find(fence)
+        if known is not None:
+            return known
+        if fence.turn <= self._turn:  # I6: a turn belongs to one run, and an older one never works beside a younger
+            raise refusal.stale_lease("A younger turn has reached this runtime.")
+        self._turn = fence.turn
+        deadline = Deadline(turn.deadline.ToMicroseconds() / 1e6)
+        flow = FlowLimits.of(self.construction.context.limits)
+        older = self._run
+        run = HostedRun(fence.run_id, fence.turn, fence.run_generation, deadline, flow, self._limits, self._background)
+        if older is not None:
+            self._remember(older)
+        self._run = run
+        self.used_at = time.monotonic()
+        run.on_released = on_released
+        run.start(_TurnHooks(self, run, older, self._make_turn(fence, turn, run, deadline), decision))
+        return run
+
+    def _remember(self, run: HostedRun) -> None:
+        if self._past is None:
+            self._past = {}
+        self._past[run.run_id] = run
+        while len(self._past) > self._limits.remembered_runs:
+            del self._past[next(iter(self._past))]
+
+    def _make_turn(
+        self, fence: fence_pb2.Fence, turn: runtime_pb2.TurnInput, run: HostedRun, deadline: Deadline
+    ) -> Turn:
+        return Turn(
+            run_id=fence.run_id,
+            number=fence.turn,
+            message=turn.message,
+            system_prompt=turn.system_prompt,
+            files=turn.files,
+            user_id=turn.user_id,
+            conversation_id=turn.conversation_id,
+            native_session_id=turn.native_session_id,
+            thread_revision=turn.thread_revision,
+            traceparent=fence.traceparent,
+            deadline=deadline,
+            cancellation=run.token,
+            thread=ThreadState(self._state_access(fence, turn, deadline)),
+            construction=self.construction,
+            raw=turn,
+        )
+
+    def _state_access(
+        self, fence: fence_pb2.Fence, turn: runtime_pb2.TurnInput, deadline: Deadline
+    ) -> StateAccess | None:
+        address = next((f.address for f in self.construction.context.facades if f.audience == "state"), None)
+        token = next((t.value for t in turn.tokens if t.audience == "state"), None)
+        if address is None or token is None:
+            return None
+        return StateAccess(self._state_stub(address), fence, token, deadline)
+
+    async def cancel(
+        self, run: HostedRun, reason: "payload_pb2.CancelReason.ValueType", grace: float
+    ) -> tuple[bool, "error_pb2.SideEffectStatus.ValueType"]:
+        """Stops a run; says whether it had already ended, and what may have happened."""
+        ended = run.finished
+        await run.stop(reason, grace)
+        return ended, run.side_effects
+
+    # --- the other operations ---
+
+    async def initialize(self) -> bool:
+        """Prepares the runtime, once; False if it was. After a failure the same error again, until a restart (I20)."""
+        async with self._lock:
+            return await self.prepare()
+
+    async def prepare(self) -> bool:
+        """`initialize` for whoever holds the lock."""
+        if self._failure is not None:
+            raise self._failure
+        if self._initialized:
+            return False
+        try:
+            await self._runtime.initialize()
+        except Exception as error:
+            if not isinstance(error, HarnessError):
+                _log.error("initialize_failed", error=describe(error))
+            self._failure = classified(error)
+            raise self._failure from error
+        self._initialized = True
+        return True
+
+    async def restart(self) -> None:
+        """Releases what the provider holds; refused while anything else works."""
+        if self._lock.locked() or self.working:
+            raise refusal.busy("A run or another operation is at work in this runtime.")
+        async with self._lock:
+            self._initialized, self._failure = False, None
+            await self._runtime.restart()
+
+    async def pending_interrupt(self) -> runtime_pb2.PendingInterrupt | None:
+        """The pause of the binding, or None."""
+        return await self._runtime.pending_interrupt()
+
+    async def cleanup(self, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> None:
+        """Ends the run, if any, and releases everything within `seconds`. Idempotent (I20)."""
+        self.closed = True
+        deadline = time.monotonic() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                if self._run is not None:
+                    await self._run.stop(reason, min(self._limits.cancel_grace_seconds, seconds / 2))
+                async with self._lock:
+                    await self._runtime.cleanup()
+        except TimeoutError:
+            _log.error("cleanup_cut_off", seconds=round(seconds, 3), late=round(time.monotonic() - deadline, 3))
+        except Exception as error:  # noqa: BLE001 - cleaning up never fails its caller; what is wrong is for the log
+            _log.error("cleanup_failed", error=describe(error))
+
+    # --- what a turn needs of the slot ---
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """Held by the one operation at work."""
+        return self._lock
+
+    def open_stream(
+        self, turn: Turn, decision: runtime_pb2.ResumeDecision | None
+    ) -> AsyncIterator[event_pb2.EventDraft]:
+        """The provider's stream of a turn."""
+        return self._runtime.stream(turn) if decision is None else self._runtime.resume(turn, decision)
+
+    async def tell(self, reason: "payload_pb2.CancelReason.ValueType") -> "error_pb2.SideEffectStatus.ValueType | None":
+        """Passes a cancel on to the adapter."""
+        return await self._runtime.cancel(reason)
+
+    async def observe(self, draft: event_pb2.EventDraft) -> str | None:
+        """The native id of a session event, validated by the provider's session manager."""
+        return await self._sessions.observe(self.construction.binding, draft)
+
+
+class _TurnHooks(RunHooks):
+    """Ties one run to its runtime."""
+
+    def __init__(
+        self,
+        slot: RuntimeSlot,
+        run: HostedRun,
+        older: HostedRun | None,
+        turn: Turn,
+        decision: runtime_pb2.ResumeDecision | None,
+    ) -> None:
+        self._slot = slot
+        self._run = run
+        self._older = older
+        self._turn = turn
+        self._decision = decision
+        self._holds = False
+        self._opened = False
+
+    async def begin(self) -> AsyncIterator[event_pb2.EventDraft]:
+        older, self._older = self._older, None
+        if older is not None and older.working:
+            await older.stop(payload_pb2.CANCEL_REASON_SUPERSEDED, SUPERSEDE_GRACE_SECONDS)
+            if older.abandoned:
+                raise UnavailableError("The runtime's older turn does not stop.", code="runtime_stuck")
+        await self._slot.lock.acquire()
+        self._holds = True
+        await self._slot.prepare()
+        self._opened = True
+        return self._slot.open_stream(self._turn, self._decision)
+
+    async def told_to_cancel(
+        self, reason: "payload_pb2.CancelReason.ValueType"
+    ) -> "error_pb2.SideEffectStatus.ValueType | None":
+        return await self._slot.tell(reason) if self._opened else None
+
+    async def admit(self, draft: event_pb2.EventDraft) -> event_pb2.EventDraft | None:
+        kind = draft.payload.WhichOneof("kind")
+        if kind == "session_updated":
+            native_id = await self._slot.observe(draft)
+            if native_id is None:
+                return None
+            draft.native_session_id = native_id
+        elif kind in ("run_completed", "run_interrupted") and not draft.HasField("pending_head"):
+            pending = self._turn.thread.pending_head()
+            if pending is not None:
+                draft.pending_head.CopyFrom(pending)
+        return draft
+
+    def released(self) -> None:
+        if self._holds:
+            self._holds = False
+            self._slot.lock.release()
+        self._slot.used_at = time.monotonic()

@@ -1,0 +1,182 @@
+"""A conversation's native state, through the state facade and with the run's own capability token (thread state)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from adapters.sdk.cancellation import Deadline
+from adapters.sdk.errors import HarnessError, PersistenceError
+from harness.common.v1 import fence_pb2
+from harness.event.v1 import event_pb2
+from harness.state.v1 import thread_state_service_pb2 as state_pb2
+from harness.state.v1 import thread_state_service_pb2_grpc as state_grpc
+
+CHUNK_BYTES = 1024 * 1024
+MAX_PART_BYTES = 8 * 1024 * 1024
+MAX_PARTS = 64
+# What one load may bring into this process.
+MAX_HEAD_BYTES = 64 * 1024 * 1024
+CALL_SECONDS = 30.0
+
+Stub = Callable[[], "state_grpc.ThreadStateServiceStub"]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The committed state: its revision, from 1, the codec it was written with, and its parts in order."""
+
+    revision: int
+    codec: str
+    parts: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateAccess:
+    """What a run needs to reach its state: the facade's stub, the run's fence and its token."""
+
+    stub: Stub
+    fence: fence_pb2.Fence
+    token: str
+    deadline: Deadline
+
+
+class ThreadState:
+    """The state of one run's conversation. Reads the last committed head; what is written is visible to nobody until the
+    executor commits it, which it does from the references that the host puts into the run's last draft.
+    """
+
+    __slots__ = ("_access", "_codec", "_replace", "_written")
+
+    def __init__(self, access: StateAccess | None) -> None:
+        self._access = access
+        self._codec = ""
+        self._replace = False
+        self._written: list[str] = []
+
+    async def load_head(self) -> Head | None:
+        """The committed head, or None. Raises PersistenceError, also when it is over 64 MiB."""
+        access = self._require()
+        request = state_pb2.LoadHeadRequest(fence=access.fence)
+        parts: list[bytearray] = []
+        revision, codec, size = 0, "", 0
+        try:
+            call = access.stub().LoadHead(
+                request, timeout=access.deadline.remaining(CALL_SECONDS), metadata=_bearer(access)
+            )
+            async for response in call:
+                revision, codec = response.revision, response.codec or codec
+                if not revision:
+                    break
+                while len(parts) <= response.part_index:
+                    if len(parts) >= MAX_HEAD_BYTES // 1024:
+                        raise PersistenceError("The conversation's state has too many parts.", code="state_too_large")
+                    parts.append(bytearray())
+                size += len(response.chunk)
+                if size > MAX_HEAD_BYTES:
+                    raise PersistenceError("The conversation's state is too large to load.", code="state_too_large")
+                parts[response.part_index] += response.chunk
+        except grpc.aio.AioRpcError as error:
+            raise _failed("load", error) from None
+        return Head(revision, codec, tuple(bytes(part) for part in parts)) if revision else None
+
+    async def write_part(self, data: bytes, codec: str, *, key: str = "", replace: bool = False) -> str:
+        """Writes one part, 8 MiB at most, 64 of them a run, and returns its reference. `codec` names and versions the
+        encoding, `key` the part within the run (the same key again: the same reference). With `replace` this run's parts become
+        the whole head; otherwise they are appended to it. Raises PersistenceError.
+        """
+        access = self._require()
+        if len(data) > MAX_PART_BYTES or len(self._written) >= MAX_PARTS:
+            raise PersistenceError("A run may write 64 parts of 8 MiB each.", code="state_too_large")
+        key = key or f"part-{len(self._written) + 1}"
+        try:
+            response = await access.stub().WriteParts(
+                _chunks(access.fence, data, codec, key),
+                timeout=access.deadline.remaining(CALL_SECONDS),
+                metadata=_bearer(access),
+            )
+        except grpc.aio.AioRpcError as error:
+            raise _failed("save", error) from None
+        if response.part_ref not in self._written:
+            self._written.append(response.part_ref)
+        self._replace = self._replace or replace
+        return response.part_ref
+
+    def pending_head(self) -> event_pb2.PendingHead | None:
+        """What this run wrote, for its last draft; None if nothing. The host's."""
+        if not self._written:
+            return None
+        return event_pb2.PendingHead(part_refs=self._written, replace=self._replace)
+
+    def _require(self) -> StateAccess:
+        if self._access is None:
+            raise PersistenceError(
+                "This run has no access to thread state.",
+                code="state_facade_missing",
+                diagnostic="no state facade or token",
+            )
+        return self._access
+
+
+async def _chunks(
+    fence: fence_pb2.Fence, data: bytes, codec: str, key: str
+) -> AsyncIterator[state_pb2.WritePartsRequest]:
+    yield state_pb2.WritePartsRequest(fence=fence, codec=codec, idempotency_key=key, chunk=data[:CHUNK_BYTES])
+    for start in range(CHUNK_BYTES, len(data), CHUNK_BYTES):
+        yield state_pb2.WritePartsRequest(chunk=data[start : start + CHUNK_BYTES])
+
+
+def _bearer(access: StateAccess) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {access.token}"),)
+
+
+def _failed(what: str, error: grpc.aio.AioRpcError) -> HarnessError:
+    away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    return PersistenceError(
+        f"The conversation's state could not be {'loaded' if what == 'load' else 'saved'}.",
+        code=f"state_{what}_failed",
+        retryable=away,
+        diagnostic=f"gRPC status {error.code().name}",
+    )
+
+
+class FacadeChannels:
+    """Channels to facades, one per address, shared by all runs of a process; at most 16, the longest unused is closed."""
+
+    MAX_CHANNELS = 16
+
+    def __init__(self) -> None:
+        self._channels: dict[str, tuple[grpc.aio.Channel, state_grpc.ThreadStateServiceStub]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def state(self, address: str) -> "state_grpc.ThreadStateServiceStub":
+        """The stub of the state facade at `unix:/path` or `host:port`."""
+        entry = self._channels.pop(address, None)
+        if entry is None:
+            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            entry = (channel, state_grpc.ThreadStateServiceStub(channel))
+        self._channels[address] = entry
+        if len(self._channels) > self.MAX_CHANNELS:
+            oldest, _ = self._channels.pop(next(iter(self._channels)))
+            task = asyncio.get_running_loop().create_task(oldest.close(grace=CALL_SECONDS))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        return entry[1]
+
+    async def close(self) -> None:
+        """Closes all channels; calls still open are cancelled."""
+        channels, self._channels = self._channels, {}
+        for channel, _ in channels.values():
+            await channel.close(grace=None)
+
+
+_OPTIONS = [
+    ("grpc.default_authority", "localhost"),
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
