@@ -143,7 +143,7 @@ class AdapterWatch:
         try:
             described = await self._client.describe()
         except HarnessError as error:
-            self._missed(error)
+            self._missed(error, self.state)
             return
         except AnswerRefused as error:
             self._block(f"The adapter's descriptor breaks the contract: {error}.")
@@ -162,7 +162,7 @@ class AdapterWatch:
         except HarnessError as error:
             # The process is there, and another one perhaps: what was said of the old one's health no longer counts.
             if seen.incarnation == self.state.incarnation:
-                self._missed(error)
+                self._missed(error, seen)
             else:
                 self._away(seen, "The adapter's health check did not answer.")
             return
@@ -196,10 +196,11 @@ class AdapterWatch:
             return
         self._kept_digest = current
 
-    def _missed(self, error: HarnessError) -> None:
+    def _missed(self, error: HarnessError, seen: HarnessState) -> None:
         if error.reason is Reason.DEADLINE_EXCEEDED and self.state.available:
             self._slow_answers += 1
             if self._slow_answers < SLOW_ANSWERS_ALLOWED:
+                self._set(replace(seen, looked_at=self._pace.clock()))
                 return
         self._slow_answers = 0
         # I22: our own words; what a peer says of its failure may quote anything.
@@ -208,7 +209,7 @@ class AdapterWatch:
             Reason.DEADLINE_EXCEEDED: "The adapter does not answer in time.",
             Reason.UNIMPLEMENTED: "What answers at the adapter's address is no adapter.",
         }.get(error.reason, "The adapter cannot be reached.")
-        self._away(self.state, reason)
+        self._away(seen, reason)
 
     def _away(self, state: HarnessState, reason: str) -> None:
         gone = replace(state, availability=pb.AVAILABILITY_UNAVAILABLE, reason=reason, looked_at=self._pace.clock())

@@ -7,14 +7,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from harness.common.v1.blueprint_pb2 import AgentBlueprint
 from services.catalog import paging
-from services.catalog.canonical import message_document
+from services.catalog.canonical import canonical_json, message_document
 from services.catalog.drafts import Harnesses, validate
 from services.catalog.publish import Content, Published, Publisher
 from services.catalog.validation import Verdict, stale_issue
 from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request, not_found
 
 Document = dict[str, Any]
-MAX_CACHED_VERSIONS: Final = 512
+MAX_CACHED_BYTES: Final = 16 << 20
+"""Of the versions kept at hand, as JSON (I35)."""
 MAX_ISSUE_BYTES: Final = 3_500
 """Of the issues an error carries: a call's trailers have to stay within the 8 KiB that peers accept."""
 
@@ -44,7 +45,8 @@ class Agents:
         self._publisher = publisher
         self._harnesses = harnesses
         # Published versions never change, so a copy is good for ever, on any replica.
-        self._versions: OrderedDict[tuple[str, int], Document] = OrderedDict()
+        self._versions: OrderedDict[tuple[str, int], tuple[Document, int]] = OrderedDict()
+        self._cached_bytes = 0
 
     async def validate(self, draft: AgentBlueprint, catalog_revision: str) -> Verdict:
         """The verdict on a draft; also says when the client's catalog is no longer current."""
@@ -99,14 +101,20 @@ class Agents:
         cached = self._versions.get(key)
         if cached is not None:
             self._versions.move_to_end(key)
-            return cached
+            return cached[0]
         version = await self._store.version(*key)
         if version is None:
             raise not_found("version")
-        self._versions[key] = version
-        if len(self._versions) > MAX_CACHED_VERSIONS:
-            self._versions.popitem(last=False)
+        self._remember(key, version)
         return version
+
+    def _remember(self, key: tuple[str, int], version: Document) -> None:
+        size = len(canonical_json(version))
+        self._versions[key] = (version, size)
+        self._cached_bytes += size
+        while self._cached_bytes > MAX_CACHED_BYTES:
+            _, (_, freed) = self._versions.popitem(last=False)
+            self._cached_bytes -= freed
 
     async def page(self, size: int, token: str) -> tuple[list[Document], str]:
         """Records by id, and the next page's token. Errors: `invalid_request`."""

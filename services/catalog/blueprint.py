@@ -17,7 +17,7 @@ MAX_BLUEPRINT_BYTES: Final = 256 * 1024
 """Of the JSON form."""
 MAX_OPTIONS_BYTES: Final = 64 * 1024
 MAX_OPTIONS_DEPTH: Final = 16
-MAX_OPTIONS_VALUES: Final = 4_096
+MAX_OPTIONS_VALUES: Final = 2_000
 MAX_ENCODED_BYTES: Final = 1 << 20
 """Beyond this many bytes on the wire nothing inside is looked at."""
 OPTIONS_PATH: Final = "harness.options"
@@ -64,7 +64,7 @@ def _too_large(path: str, limit: int) -> FieldIssue:
 
 
 def _sentence(violation: Any) -> str:
-    text = violation.message or "is not valid"
+    text = (violation.message or "is not valid").removeprefix("value ")
     return f"The value {text}."[:1000]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import re
+from typing import Any, Final, NamedTuple
 
 import grpc
 import protovalidate
@@ -15,6 +16,8 @@ from services.catalog.operator_file import AllowedAdapter
 from services.common.channels import Peer, connect
 from services.common.errors import HarnessError, Reason
 from services.common.interceptors.validation import field_path
+
+_KEY: Final = re.compile(r'\[".*"\]', re.DOTALL)
 
 
 class Described(NamedTuple):
@@ -56,7 +59,9 @@ class AdapterClient:
         violations = protovalidate.collect_violations(answer)
         if violations:
             first = violations[0].proto
-            raise AnswerRefused(f"{field_path(first.field) or 'the answer'} breaks the rule {first.rule_id}")
+            # A key of a map is the adapter's own text, so its place is all that is told (I18).
+            path = _KEY.sub("[key]", field_path(first.field)) or "the answer"
+            raise AnswerRefused(f"{path} breaks the rule {first.rule_id}"[:400])
         return answer
 
     async def readiness_changes(self) -> None:

@@ -69,8 +69,9 @@ def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
     _refuse_findings(presentation, "presentation")
     capabilities = complete(said.capabilities)
     for key, capability in capabilities.items():
-        path = f"capabilities.{key}"
-        _refuse_findings(_bounded(capability.constraints, f"{path}.constraints", MAX_CONSTRAINTS_BYTES), path)
+        problem = constraints_problem(capability.constraints)
+        if problem is not None:
+            raise DescriptorRefused(f"The descriptor's capabilities.{key}.{problem}"[:500])
     kept.capabilities.clear()
     for key, capability in capabilities.items():
         kept.capabilities[key].CopyFrom(capability)
@@ -84,11 +85,25 @@ def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
     return KnownDescriptor(kept, max(common), options, capabilities, message_document(kept))
 
 
+def constraints_problem(constraints: struct_pb2.Struct) -> str | None:
+    """Why a capability's constraints may not be shown; None if they may."""
+    try:
+        value = plain_struct(constraints, "constraints", Bounds(MAX_JSON_DEPTH, MAX_JSON_VALUES))
+    except NotJson as error:
+        return f"constraints holds a value that {error.what}."
+    if len(canonical_json(value)) > MAX_CONSTRAINTS_BYTES:
+        return f"constraints has more than {MAX_CONSTRAINTS_BYTES} bytes."
+    for finding in findings(value, "constraints"):
+        return f"{finding.path} holds {finding.what}."  # I18
+    return None
+
+
 def _bounded(struct: struct_pb2.Struct, path: str, limit: int) -> dict[str, Any]:
     try:
         value = plain_struct(struct, path, Bounds(MAX_JSON_DEPTH, MAX_JSON_VALUES))
     except NotJson as error:
-        raise DescriptorRefused(f"The descriptor's {path} {error.what}.") from None
+        # error.path may hold the adapter's own keys; ours is enough.
+        raise DescriptorRefused(f"The descriptor's {path} holds a value that {error.what}.") from None
     if len(canonical_json(value)) > limit:
         raise DescriptorRefused(f"The descriptor's {path} has more than {limit} bytes.")
     return value

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, cast
 
-MAX_STRING_CHARACTERS: Final = 4_000
+MAX_STRING_CHARACTERS: Final = 2_000
 """The longest single text of a descriptor's free-form parts; bounds what the patterns below have to look at (I35)."""
 MAX_KEY_CHARACTERS: Final = 128
 

@@ -26,8 +26,10 @@ MAX_DEPTH: Final = 8
 MAX_EXPANDED: Final = 2_048
 """Schemas after every reference is followed; bounds the work of one validation."""
 MAX_PATTERN_CHARACTERS: Final = 256
-MAX_MATCHED_CHARACTERS: Final = 1_024
+MAX_MATCHED_CHARACTERS: Final = 256
 """The longest option value a `pattern` is applied to; a longer one does not match."""
+MAX_BRANCHES: Final = 4
+"""Of one pattern: each may double the work."""
 MAX_ISSUES: Final = 100
 
 _ONE: Final = ("additionalProperties", "items", "not", "if", "then", "else", "contains", "propertyNames")
@@ -189,7 +191,7 @@ _UNBOUNDED: Final = re.compile(r"[*+]|\{\d*,\d*\}|\{\d{3,}\}")
 
 
 def _check_pattern(pattern: object, path: str) -> None:
-    """Admits what is matched in time at most quadratic in the value: no repetition of a repetition, no reference back, no look-around."""
+    """Admits what is matched in a bounded time: no repeated group, no reference back, no look-around, few repetitions and branches."""
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN_CHARACTERS:
         raise SchemaRefused(path, f"must be a text of at most {MAX_PATTERN_CHARACTERS} characters")
     try:
@@ -204,6 +206,8 @@ def _check_pattern(pattern: object, path: str) -> None:
     unbounded = len(_UNBOUNDED.findall(bare)) + (not pattern.startswith("^"))
     if unbounded > 2:
         raise SchemaRefused(path, "may hold two repetitions at most, or one if it does not start with ^")
+    if len(re.findall(r"\||(?<!\()\?", bare)) > MAX_BRANCHES:
+        raise SchemaRefused(path, f"may hold {MAX_BRANCHES} of ? and | at most: use enum for a choice")
 
 
 def _closed(schema: Schema) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from harness.common.v1.capability_pb2 import Capability
 from harness.common.v1.placement_pb2 import PLACEMENT_SANDBOX_POD, Placement
 from services.catalog.blueprint import DEFAULT_PROFILE, OPTIONS_PATH, normalized, shape_of
 from services.catalog.capabilities import capability_issues, in_effect
-from services.catalog.descriptor_policy import KnownDescriptor
+from services.catalog.descriptor_policy import KnownDescriptor, constraints_problem
 from services.catalog.disclosure import key_problem, safe_text
 from services.catalog.fingerprint import config_fingerprint
 from services.catalog.operator_file import ProfileEntry
@@ -121,8 +121,9 @@ def _safe_issue(path: str, code: str, message: str) -> FieldIssue:
 def _safe_capabilities(answer: EvaluateResponse) -> dict[str, Capability]:
     safe: dict[str, Capability] = {}
     for key, said in answer.capabilities.items():
-        capability = Capability(level=said.level, explanation=safe_text(said.explanation, "", 1000))
-        safe[key] = capability
+        safe[key] = Capability(level=said.level, explanation=safe_text(said.explanation, "", 1000))
+        if constraints_problem(said.constraints) is None:
+            safe[key].constraints.CopyFrom(said.constraints)
     return safe
 
 
