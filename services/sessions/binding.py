@@ -85,7 +85,7 @@ class BindingDocument(TypedDict):
     native_session_id: str
     session_revision: int
     used: bool
-    unsettled_since: int | None
+    unsettled_changed_at: int | None
 
 
 class Conversation(TypedDict):
@@ -115,7 +115,7 @@ def new_epoch(conversation: Conversation, binding_id: str, epoch: int, turn: int
         "native_session_id": "",
         "session_revision": 0,
         "used": False,
-        "unsettled_since": None,
+        "unsettled_changed_at": None,
     }
 
 
@@ -125,7 +125,7 @@ def draft(document: BindingDocument) -> BindingDocument:
 
 
 def stamped(document: BindingDocument, now: int) -> BindingDocument:
-    """The draft with `unsettled_since`: when it last changed, in Unix milliseconds, while it may need help (run protocol, Sweep)."""
+    """The draft as changed now (Unix milliseconds). The time is kept while the binding may need help (run protocol, Sweep)."""
     unsettled = document["active"] is not None or bool(document["waiting"]) or document["status"] == CLOSING
-    document["unsettled_since"] = now if unsettled else None
+    document["unsettled_changed_at"] = now if unsettled else None
     return document

@@ -31,7 +31,12 @@ class SessionsSettings(ServiceSettings):
         int, Field(ge=1, le=64, description="Parts of one conversation read or written at once (I35).")
     ] = 4
     part_transfer_seconds: Annotated[
-        float, Field(gt=0, le=3600, description="Seconds that reading a conversation's state may take (I35).")
+        float,
+        Field(
+            gt=0,
+            le=3600,
+            description="Seconds that reading a conversation's state, or writing one part, may take (I35).",
+        ),
     ] = 60.0
     part_grace_seconds: Annotated[
         float, Field(ge=1, le=86_400, description="Age at which a part is first asked whether anything needs it.")

@@ -19,7 +19,7 @@ from services.sessions.binding import BindingDocument
 from services.sessions.parts import PartDocument
 
 BY_BINDING_ID: Final = Index("by_binding_id", ("binding_id",), unique=True)
-BY_UNSETTLED: Final = Index("by_unsettled", ("unsettled_since",), sparse=True)
+BY_UNSETTLED: Final = Index("by_unsettled", ("unsettled_changed_at",), sparse=True)
 BINDINGS: Final = Collection("bindings", (BY_BINDING_ID, BY_UNSETTLED))
 """The open epoch of every conversation, by its key."""
 

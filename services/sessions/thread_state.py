@@ -136,10 +136,9 @@ class ThreadState:
 
 
 def _check_capability(capability: Capability, fence: Fence) -> None:
-    """I28: a token opens its own binding, epoch, runtime generation and run, whatever the fence claims."""
+    """I28: a token (its audience was checked when it was verified) opens its own binding, epoch, runtime generation and run."""
     if (
-        capability.audience != "state"
-        or capability.binding_id != fence.binding_id
+        capability.binding_id != fence.binding_id
         or capability.epoch != fence.epoch
         or capability.runtime_generation != fence.runtime_generation
         or capability.run_id != fence.run_id

@@ -259,7 +259,7 @@ class Conversation(RuleBasedStateMachine):
     @invariant()
     def needs_help_exactly_while_something_is_open(self) -> None:
         model = self.model
-        unsettled = self.document["unsettled_since"]
+        unsettled = self.document["unsettled_changed_at"]
         assert (unsettled is not None) is (bool(model.slot) or bool(model.line) or model.closing)
 
     @invariant()

@@ -218,6 +218,13 @@ async def test_i14_a_reader_that_stops_is_cut_off(start: Start) -> None:
     call.cancel()
 
 
+async def test_i14_a_writer_that_stops_is_cut_off(start: Start) -> None:
+    client = await start(part_transfer_seconds=0.3, max_part_transfers_of_binding=1)
+    fence = fence_of(await client.granted("r1"))
+    await refused(_slow_write(client, fence, "k", asyncio.Event()), Reason.DEADLINE_EXCEEDED)
+    assert await client.write(fence, "k", b"x")
+
+
 async def test_the_first_message_says_what_the_part_is(client: Client) -> None:
     fence = fence_of(await client.granted("r1"))
     for missing in ("fence", "codec", "idempotency_key"):

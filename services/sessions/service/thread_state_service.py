@@ -10,7 +10,7 @@ import grpc.aio
 from harness.state.v1 import thread_state_service_pb2 as api
 from harness.state.v1 import thread_state_service_pb2_grpc as api_grpc
 from services.common.caller import caller
-from services.common.errors import FieldIssue, invalid_request
+from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request
 from services.sessions.parts import MAX_PART_BYTES, too_large
 from services.sessions.service.wire import fence_of
 from services.sessions.thread_state import ThreadState
@@ -22,7 +22,7 @@ add_thread_state_servicer = api_grpc.add_ThreadStateServiceServicer_to_server
 
 
 class ThreadStateServicer(api_grpc.ThreadStateServiceServicer):
-    """For runtimes, with the capability token of their run. `transfer_seconds` bounds a read."""
+    """For runtimes, with the capability token of their run. `transfer_seconds` bounds a read and a write."""
 
     def __init__(self, thread_state: ThreadState, *, transfer_seconds: float) -> None:
         self._thread_state = thread_state
@@ -53,15 +53,21 @@ class ThreadStateServicer(api_grpc.ThreadStateServiceServicer):
         fence = fence_of(first.fence)
         # Refused before the content is received.
         await self._thread_state.admit(capability, fence)
-        with self._thread_state.transfer_of(fence):
-            content = bytearray(first.chunk)
-            async for message in request_iterator:
-                if len(content) + len(message.chunk) > MAX_PART_BYTES:
-                    raise too_large()
-                content += message.chunk
-            part_ref = await self._thread_state.write(
-                capability, fence, first.codec, first.idempotency_key, bytes(content)
-            )
+        bound = asyncio.timeout(self._transfer_seconds)
+        try:
+            # I14, I35: a writer that stops sending gives its place back, whatever deadline it set itself.
+            async with bound:
+                with self._thread_state.transfer_of(fence):
+                    content = await _received(first, request_iterator)
+                    part_ref = await self._thread_state.write(
+                        capability, fence, first.codec, first.idempotency_key, content
+                    )
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            raise HarnessError(
+                Reason.DEADLINE_EXCEEDED, f"Writing a part may take {self._transfer_seconds:g} seconds."
+            ) from None
         return api.WritePartsResponse(part_ref=part_ref)
 
     async def MarkUncertain(self, request: api.MarkUncertainRequest, context: Context) -> api.MarkUncertainResponse:
@@ -69,6 +75,16 @@ class ThreadStateServicer(api_grpc.ThreadStateServiceServicer):
             caller().require_capability(), fence_of(request.fence)
         )
         return api.MarkUncertainResponse(already_committed=already_committed)
+
+
+async def _received(first: api.WritePartsRequest, rest: AsyncIterator[api.WritePartsRequest]) -> bytes:
+    """The part's whole content; `capacity` beyond its bound."""
+    content = bytearray(first.chunk)
+    async for message in rest:
+        if len(content) + len(message.chunk) > MAX_PART_BYTES:
+            raise too_large()
+        content += message.chunk
+    return bytes(content)
 
 
 def _checked_first(message: api.WritePartsRequest | None) -> api.WritePartsRequest:
