@@ -18,14 +18,26 @@ _Payload = payload_pb2.EventPayload
 
 def text(body: str, *, message_id: str = "m1", namespace: Path = ()) -> Draft:
     """Text of an answer. A new `message_id` opens a new message."""
-    delta = payload_pb2.ContentDelta(message_id=message_id, text=body)
-    return Draft(namespace=namespace, payload=_Payload(content_delta=delta))
+    draft = Draft()
+    # Filled in place: half the cost of keyword arguments, for the event that there is most of.
+    delta = draft.payload.content_delta
+    delta.message_id = message_id
+    delta.text = body
+    if namespace:
+        draft.namespace.extend(namespace)
+    return draft
 
 
 def reasoning(body: str, *, message_id: str = "r1", namespace: Path = ()) -> Draft:
     """Text of the model's reasoning."""
-    delta = payload_pb2.ReasoningDelta(message_id=message_id, text=body)
-    return Draft(namespace=namespace, payload=_Payload(reasoning_delta=delta))
+    draft = Draft()
+    # Filled in place: half the cost of keyword arguments, for the event that there is most of.
+    delta = draft.payload.reasoning_delta
+    delta.message_id = message_id
+    delta.text = body
+    if namespace:
+        draft.namespace.extend(namespace)
+    return draft
 
 
 def tool_started(

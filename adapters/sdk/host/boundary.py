@@ -2,7 +2,7 @@
 
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import grpc
 import grpc.aio
@@ -60,8 +60,7 @@ async def _unauthenticated(_: object, context: "grpc.aio.ServicerContext[Any, An
 
 
 # A unary handler refuses streaming calls just as well: it answers before it reads anything.
-_refuse: Any = _unauthenticated
-_REFUSED: Any = grpc.unary_unary_rpc_method_handler(_refuse)
+_REFUSED = cast("Any", grpc).unary_unary_rpc_method_handler(_unauthenticated)
 
 
 def _wrap(handler: Any) -> Any:

@@ -34,13 +34,14 @@ class DraftBuffer:
         """Bytes of what is kept."""
         return self._bytes
 
-    def append(self, draft: event_pb2.EventDraft) -> None:
-        """Takes the next offset for `draft`. A terminal may come on top of a full buffer."""
+    def append(self, draft: event_pb2.EventDraft) -> bool:
+        """Takes the next offset for `draft`; says whether the buffer is full now. A terminal may come on top of a full buffer."""
         size = draft.ByteSize()
         self._drafts.append(draft)
         self._sizes.append(size)
         self._bytes += size
         self.last += 1
+        return self._bytes >= self._max_bytes or len(self._drafts) >= self._max_events
 
     def acknowledge(self, through: int) -> None:
         """Forgets drafts up to and with offset `through`; a lower offset than before changes nothing."""

@@ -22,7 +22,7 @@ from harness.common.v1 import error_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 
 # Drafts taken from a provider that never waits, before other work of the process gets its turn.
-DRAFTS_PER_SLICE = 128
+DRAFTS_PER_SLICE = 256
 # How long a batch gathers after the first one, and when it is large enough to go at once.
 LINGER_SECONDS = 0.002
 LARGE_BATCH = 64
@@ -92,6 +92,8 @@ class HostedRun:
         self._wake_at = 0
         self._space: asyncio.Future[None] | None = None
         self._reader = 0
+        # Whether further events are late: a terminal was accepted, or a cancel has begun.
+        self._closed = False
         self._hooks: RunHooks | None = None
         # Called when the provider is done with the run.
         self.on_released: Callable[[HostedRun], None] = _nothing
@@ -182,8 +184,9 @@ class HostedRun:
                 timer.cancel()
 
     def _wake(self) -> None:
-        if self._waiter is not None:
-            _resolve(self._waiter)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            _resolve(waiter)
 
     def _reader_gone(self) -> None:
         self._cancel_detach()
@@ -227,21 +230,21 @@ class HostedRun:
             hooks.released()
 
     async def _pump(self, stream: Stream, hooks: RunHooks) -> None:
-        accept, buffer, token, count = self._lifecycle.accept, self._buffer, self.token, 0
+        accept, append, count = self._lifecycle.accept, self._buffer.append, 0
         try:
             async for draft in stream:
-                if token.is_cancelled or self._lifecycle.ended:
-                    self._discard()
+                if self._closed:
+                    self.discarded += 1
                     continue
                 entries = accept(draft)
                 if len(entries) == 1 and entries[0] is draft:
                     # Plain text, as most events are.
-                    buffer.append(draft)
-                    if self._waiter is not None and buffer.last >= self._wake_at:
+                    full = append(draft)
+                    if self._waiter is not None and self._buffer.last >= self._wake_at:
                         self._wake()
                 else:
-                    await self._admit(entries, hooks)
-                if buffer.is_full and not self._lifecycle.ended:
+                    full = await self._admit(entries, hooks)
+                if full:
                     await self._wait_for_space()
                 count += 1
                 if count >= DRAFTS_PER_SLICE:
@@ -249,27 +252,26 @@ class HostedRun:
                     await asyncio.sleep(0)
         finally:
             await self._close(stream)
-        if not self._lifecycle.ended and not token.is_cancelled:
+        if not self._closed:
             raise missing_terminal()
 
-    async def _admit(self, entries: tuple[event_pb2.EventDraft, ...], hooks: RunHooks) -> None:
+    async def _admit(self, entries: tuple[event_pb2.EventDraft, ...], hooks: RunHooks) -> bool:
         for entry in entries:
             admitted = await hooks.admit(entry)
-            # A cancel that came meanwhile has written the terminal; nothing may follow it.
+            # Once a cancel has begun, its terminal is the only event that may still come.
             if admitted is not None and not self.token.is_cancelled:
                 self._buffer.append(admitted)
         if self._lifecycle.ended:
+            self._closed = True
             self._linger_after_terminal()
         if self._lifecycle.ended or self._buffer.last >= self._wake_at:
             self._wake()
+        return self._buffer.is_full and not self._lifecycle.ended
 
     def _linger_after_terminal(self) -> None:
         # The adapter may still tidy up after its last event, but not for ever.
         if self._task is not None:
             self._loop.call_later(self._limits.stop_seconds, self._task.cancel)
-
-    def _discard(self) -> None:
-        self.discarded += 1
 
     async def _wait_for_space(self) -> None:
         # Backpressure: the provider is not read until the control plane has stored what it has.
@@ -323,6 +325,7 @@ class HostedRun:
         told = None
         if not self.finished:
             self.token.cancel(reason)
+            self._closed = True
             told = await self._tell(hooks, reason, grace)
         task.cancel()
         done, _ = await asyncio.wait({task}, timeout=self._limits.stop_seconds)
