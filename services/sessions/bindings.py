@@ -278,7 +278,7 @@ def _conversation_of(document: BindingDocument) -> Conversation:
 
 
 async def _pause(attempt: int) -> None:
-    # Only another process can have been faster; jitter keeps two of them from losing to each other in step.
+    # Somebody outside the line was faster, most likely another process; jitter keeps the two from losing to each other in step.
     await asyncio.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.001 * 2 ** min(attempt, 10))))  # noqa: S311 - no secret
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ Start = Callable[..., Awaitable[Client]]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
+    yield from _folder()
+
+
+def _folder() -> Iterator[Path]:
     # Not tmp_path: a socket's path must be short.
     path = Path(tempfile.mkdtemp(prefix="hs-"))
     yield path
@@ -42,6 +47,18 @@ async def start(folder: Path) -> AsyncIterator[Start]:
         await sessions.stop()
 
 
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Sessions]:
+    """One process for all tests that neither end it nor look at all it keeps."""
+    for path in _folder():
+        sessions = Sessions(path).start_and_wait()
+        yield sessions
+        sessions.stop_and_wait()
+
+
 @pytest.fixture
-async def client(start: Start) -> Client:
-    return await start()
+async def client(shared: Sessions) -> AsyncIterator[Client]:
+    """A client of the shared process that is alone with its conversations."""
+    client = Client(shared, agent=f"agent-{uuid.uuid4().hex}")
+    yield client
+    await client.close()

@@ -83,9 +83,17 @@ class Sessions:
 
     async def start(self) -> "Sessions":
         """Returns once the process says that it serves."""
+        # Not in a thread: the process dies with the thread that made it.
         reading = self._spawn()
+        return await asyncio.to_thread(self._wait_until_ready, reading)
+
+    def start_and_wait(self) -> "Sessions":
+        """`start` outside of an event loop."""
+        return self._wait_until_ready(self._spawn())
+
+    def _wait_until_ready(self, reading: int) -> "Sessions":
         with os.fdopen(reading) as pipe:
-            line = await asyncio.to_thread(pipe.readline)
+            line = pipe.readline()
         assert line, f"the service did not start:\n{self.log.read_text()}"
         assert json.loads(line)["address"] == self.address
         return self
@@ -106,17 +114,22 @@ class Sessions:
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
         """Ends the process if it still runs; its exit code."""
+        return await asyncio.to_thread(self.stop_and_wait, number)
+
+    def stop_and_wait(self, number: int = signal.SIGTERM) -> int:
+        """`stop` outside of an event loop."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return await asyncio.to_thread(self.process.wait, 30)
+        return self.process.wait(30)
 
 
 class Client:
-    """Calls one process as another service and as a runtime would."""
+    """Calls one process as another service and as a runtime would. With an agent of its own it meets nobody else's conversations."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, agent: str = AGENT) -> None:
         self.sessions = sessions
+        self.agent = agent
         self.peer: Peer = connect(sessions.address, SecretStr(TOKEN))
         self.worker: Peer = connect(sessions.facade)
         self.stub: Any = session_grpc.SessionServiceStub(self.peer.channel)
@@ -140,7 +153,7 @@ class Client:
         version: int = 1,
     ) -> session.ReserveTurnResponse:
         request = session.ReserveTurnRequest(
-            agent_id=AGENT,
+            agent_id=self.agent,
             conversation_id=conversation,
             pin=binding_pb2.AgentPin(agent_version=version, harness_id="reference", profile_id="default"),
             run_id=run_id,
@@ -168,14 +181,14 @@ class Client:
         return (await self.call("ClaimTurn", request)).binding
 
     async def find(self, conversation: str = "c1", subject: str = SUBJECT) -> binding_pb2.Binding:
-        request = session.FindBindingRequest(agent_id=AGENT, conversation_id=conversation)
+        request = session.FindBindingRequest(agent_id=self.agent, conversation_id=conversation)
         return (await self.call("FindBinding", request, subject)).binding
 
     async def get(self, binding_id: str) -> session.GetBindingResponse:
         return await self.call("GetBinding", session.GetBindingRequest(binding_id=binding_id))
 
     async def begin_clear(self, conversation: str = "c1", subject: str = SUBJECT) -> session.BeginClearResponse:
-        request = session.BeginClearRequest(agent_id=AGENT, conversation_id=conversation)
+        request = session.BeginClearRequest(agent_id=self.agent, conversation_id=conversation)
         return await self.call("BeginClear", request, subject)
 
     async def finish_clear(self, binding_id: str) -> int:

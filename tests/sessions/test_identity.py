@@ -7,7 +7,7 @@ import pytest
 
 from services.common.errors import Reason
 from tests.sessions.conftest import Start
-from tests.sessions.processes import AGENT, ENQUEUE, EXISTING, GRANTED, OCCUPIED, SUBJECT, WAITING, Client, refused
+from tests.sessions.processes import ENQUEUE, EXISTING, GRANTED, OCCUPIED, SUBJECT, WAITING, Client, refused
 
 
 async def test_i1_the_same_tuple_has_the_same_id_on_every_replica(start: Start, folder: Path) -> None:
@@ -25,7 +25,8 @@ async def test_i1_the_same_tuple_has_the_same_id_on_every_replica(start: Start, 
     assert len({here.binding_id, *(other.binding_id for other in others)}) == 3
 
 
-async def test_i1_no_raw_subject_is_kept_or_logged(client: Client, folder: Path) -> None:
+async def test_i1_no_raw_subject_is_kept_or_logged(start: Start, folder: Path) -> None:
+    client = await start()
     binding = await client.granted("r1")
     await client.release(binding.binding_id, "r1")
     await client.begin_clear()
@@ -73,6 +74,19 @@ async def test_i3_fifty_raced_first_turns_give_one_binding_and_one_run(start: St
     assert (await clients[1].find()).turn == 1
 
 
+async def test_i3_in_each_of_many_conversations_one_of_two_replicas_is_first(start: Start) -> None:
+    # Within a process starts of one conversation stand in line; here the two of each pair are in different ones.
+    clients = [await start("a"), await start("b")]
+    pairs = await asyncio.gather(
+        *(asyncio.gather(*(clients[n].reserve(f"r{n}", f"c{c}") for n in (0, 1))) for c in range(60))
+    )
+    for number, pair in enumerate(pairs):
+        assert sorted(answer.outcome for answer in pair) == [GRANTED, OCCUPIED]
+        binding = await clients[0].find(f"c{number}")
+        assert {answer.run_id for answer in pair} == {binding.active.run_id}
+        assert binding.turn == 1
+
+
 async def test_i6_fifty_raced_repeats_of_one_request_are_one_run(start: Start) -> None:
     clients = [await start("a"), await start("b")]
     answers = await asyncio.gather(*(clients[n % 2].reserve(f"r{n}", key="same") for n in range(50)))
@@ -109,7 +123,7 @@ async def test_i4_a_binding_keeps_its_pin_until_clear(client: Client) -> None:
 
 async def test_the_names_are_kept_for_display(client: Client) -> None:
     binding = await client.granted("r1", conversation="team:7")
-    assert (binding.agent_id, binding.conversation_id, binding.epoch) == (AGENT, "team:7", 1)
+    assert (binding.agent_id, binding.conversation_id, binding.epoch) == (client.agent, "team:7", 1)
     assert "team:7" not in binding.binding_id
 
 

@@ -4,10 +4,12 @@ import sqlite3
 from contextlib import closing
 
 from services.common.errors import Reason
-from tests.sessions.processes import EXISTING, GRANTED, Client, refused
+from tests.sessions.conftest import Start
+from tests.sessions.processes import EXISTING, GRANTED, refused
 
 
-async def test_i34_a_locked_store_is_a_retryable_error_and_recovery_needs_no_restart(client: Client) -> None:
+async def test_i34_a_locked_store_is_a_retryable_error_and_recovery_needs_no_restart(start: Start) -> None:
+    client = await start()
     await client.granted("r0", "c0")
     with closing(sqlite3.connect(client.sessions.database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

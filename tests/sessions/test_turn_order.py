@@ -160,7 +160,8 @@ async def test_i10_of_raced_claims_of_one_generation_one_wins(start: Start) -> N
     assert (await clients[1].find()).active.run_generation == 2
 
 
-async def test_what_may_need_help_is_listed_page_by_page(client: Client) -> None:
+async def test_what_may_need_help_is_listed_page_by_page(start: Start) -> None:
+    client = await start()
     for n in range(7):
         binding = await client.granted(f"r{n}", conversation=f"c{n}")
         if n == 5:
