@@ -12,7 +12,9 @@ from services.common.errors import REASON_OF_CATEGORY, Category, HarnessError, R
 
 MAX_ANSWER_BYTES: Final = 8 << 20
 """Bound of content and thinking together, UTF-8."""
-_PREFIX: Final = "ERROR_CATEGORY_"
+_CATEGORIES: Final = {
+    error_pb2.ErrorCategory.Value(f"ERROR_CATEGORY_{category.name}"): category for category in Category
+}
 
 
 class Answer:
@@ -74,11 +76,9 @@ class Answer:
 
 
 def _failure(failed: payload_pb2.RunFailed, facts: dict[str, str]) -> HarnessError:
-    name = error_pb2.ErrorCategory.Name(failed.category).removeprefix(_PREFIX).lower()
-    reason = REASON_OF_CATEGORY[Category(name)] if name in Category else Reason.INTERNAL
     retry_after = failed.retry_after_seconds if failed.HasField("retry_after_seconds") else None
     return HarnessError(
-        reason,
+        REASON_OF_CATEGORY[_CATEGORIES.get(failed.category, Category.INTERNAL)],
         failed.message,
         metadata={**facts, "code": failed.code},
         retry_after=retry_after,

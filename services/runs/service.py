@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
+import grpc
 import grpc.aio
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -19,12 +20,12 @@ from services.runs.answer import Answer
 from services.runs.cancelling import Canceller
 from services.runs.clearing import Clearer
 from services.runs.intent import CancelReason
+from services.runs.live import serialized
 from services.runs.queries import Queries
 from services.runs.run import Run, Status
 from services.runs.starting import Starter
 
 RUN_SERVICE: Final = run_service_pb2.DESCRIPTOR.services_by_name["RunService"].full_name
-add_run_servicer = run_service_pb2_grpc.add_RunServiceServicer_to_server
 DEFAULT_EVENTS: Final = 500
 Context = grpc.aio.ServicerContext[Any, Any]
 T = TypeVar("T")
@@ -46,8 +47,12 @@ _CANONICAL: Final = (
 class Reader(Protocol):
     """The read side, as the servicer uses it. It trusts that the run is the caller's."""
 
-    def watch(self, run_id: str, after: int) -> AsyncGenerator[run_service_pb2.WatchRunResponse]:
+    def watch(self, run_id: str, after: int) -> AsyncIterator[run_service_pb2.WatchRunResponse]:
         """Events after a cursor, until the terminal was given."""
+        ...
+
+    def watch_packed(self, run_id: str, after: int) -> AsyncIterator[bytes]:
+        """The same, each message as it is sent."""
         ...
 
     async def page(self, run_id: str, after: int, wait: float, limit: int) -> run_service_pb2.ListEventsResponse:
@@ -107,16 +112,16 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         response.run.CopyFrom(run_message(await _answered(self._parts.queries.get(subject, request.run_id))))
         return response
 
-    async def WatchRun(
+    async def WatchRun(  # type: ignore[override]  # bytes, see `add_run_servicer`
         self, request: run_service_pb2.WatchRunRequest, context: Context
-    ) -> AsyncIterator[run_service_pb2.WatchRunResponse]:
+    ) -> AsyncIterator[bytes]:
         if request.protocol not in _CANONICAL:
             raise invalid_request(
                 [FieldIssue("protocol", "unsupported", "Over gRPC a run is watched in the canonical protocol only.")]
             )
         run = await _answered(self._parts.queries.owned(caller().require_subject(), request.run_id))
         _check_cursor(run, request.after)
-        async with aclosing(self._parts.reader.watch(request.run_id, request.after)) as responses:
+        async with _closing(self._parts.reader.watch_packed(request.run_id, request.after)) as responses:
             async for response in responses:
                 yield response
 
@@ -150,11 +155,24 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         body = run_service_pb2.StartRunRequest.FromString(request.SerializeToString())
         run = await _answered(self._parts.starter.start(caller().require_subject(), body))
         answer = Answer(run.run_id)
-        async with aclosing(self._parts.reader.watch(run.run_id, 0)) as responses:
+        async with _closing(self._parts.reader.watch(run.run_id, 0)) as responses:
             async for response in responses:
                 if answer.take(response.events):
                     break
         return answer.response()
+
+
+def add_run_servicer(servicer: RunServicer, server: grpc.aio.Server) -> None:
+    """Registers the service; WatchRun forwards stored segments as they are, so its messages are bytes already (I8)."""
+    watch = grpc.unary_stream_rpc_method_handler(
+        servicer.WatchRun,
+        request_deserializer=run_service_pb2.WatchRunRequest.FromString,
+        response_serializer=serialized,
+    )
+    run_service_pb2_grpc.add_RunServiceServicer_to_server(servicer, server)
+    # What is registered for a method last serves it.
+    registered: Any = server  # grpc's type stubs do not know the method
+    registered.add_registered_method_handlers(RUN_SERVICE, {"WatchRun": watch})
 
 
 def run_message(run: Run) -> run_pb2.Run:
@@ -190,6 +208,11 @@ def _check_cursor(run: Run, after: int) -> None:
         raise HarnessError(
             Reason.CURSOR_EXPIRED, f"The events after {after} are no longer kept: the run's retention is over."
         )
+
+
+def _closing(stream: AsyncIterator[T]) -> aclosing[AsyncGenerator[T]]:
+    """The reader's streams are generators; closing one frees what it holds at once (I14)."""
+    return aclosing(cast("AsyncGenerator[T]", stream))
 
 
 async def _answered(work: Awaitable[T]) -> T:

@@ -1,0 +1,111 @@
+"""The process of the runs service: `python -m services.runs`."""
+
+from __future__ import annotations
+
+from services.common.capability_token import CapabilitySigner
+from services.common.channels import Peer, connect
+from services.common.clock import SystemClock
+from services.common.errors import ConfigurationError
+from services.common.ids import Identity, new_holder_id
+from services.common.server import Registration, Service, ServiceContext, run_service
+from services.common.settings import load_settings
+from services.common.store import RecordStore, StoreRefused, open_record_store
+from services.runs.bus import NoBus
+from services.runs.cancelling import Canceller
+from services.runs.clearing import Clearer
+from services.runs.clients.catalog import CatalogClient
+from services.runs.clients.runtime import RuntimeClient
+from services.runs.clients.sessions import SessionsClient
+from services.runs.dispatch import Dispatcher
+from services.runs.engine import Engine
+from services.runs.lease import RENEW_SHARE
+from services.runs.live import LiveHub
+from services.runs.log import open_segment_log
+from services.runs.queries import Queries
+from services.runs.service import RUN_SERVICE, Parts, RunServicer, add_run_servicer
+from services.runs.settings import RunsSettings
+from services.runs.starting import Starter
+from services.runs.store import RUNS, RunStore
+from services.runs.sweep import Sweep
+
+SETTLE_SECONDS = 2.0
+TRIM_SECONDS = 60.0
+
+
+async def build(context: ServiceContext[RunsSettings]) -> Service:
+    """Puts the service together; see `services.common.server`."""
+    settings, clock = context.settings, SystemClock()
+    records = await _open_store(settings)
+    context.resources.push_async_callback(records.close)
+    log = await open_segment_log(records)
+    store = RunStore(records)
+    # The hub asks of runs that are executed here, and what executes them is made after it.
+    hub = LiveHub(log, NoBus(), executes_here=lambda run_id: dispatcher.holds(run_id))
+    engine = Engine(
+        settings=settings,
+        store=store,
+        log=log,
+        publisher=hub,
+        catalog=CatalogClient(_peer(context, settings.catalog_address), clock),
+        sessions=SessionsClient(
+            _peer(context, settings.sessions_address), _peer(context, settings.state_facade_address, trusted=False)
+        ),
+        runtimes=_runtimes(context),
+        signer=_signer(settings),
+        identity=Identity(settings.identity_key.get_secret_value().encode("utf-8"), settings.environment),
+        tasks=context.tasks,
+        clock=clock,
+        holder=new_holder_id(),
+    )
+    dispatcher = Dispatcher(engine)
+    canceller = Canceller(engine, dispatcher, hub)
+    clearer = Clearer(engine, canceller)
+    starter = Starter(engine, dispatcher, canceller, clearer)
+    sweep = Sweep(engine, dispatcher, canceller, clearer, starter)
+
+    async def begin() -> None:
+        await hub.start()
+        context.tasks.every("sweep", settings.sweep_interval_seconds, sweep.turn)
+        context.tasks.every("settle-bindings", SETTLE_SECONDS, sweep.settle_bindings)
+        context.tasks.every("trim", TRIM_SECONDS, sweep.trim)
+        context.tasks.every("renew-leases", settings.lease_ttl_seconds * RENEW_SHARE / 4, dispatcher.renew_leases)
+
+    parts = Parts(starter, canceller, clearer, Queries(engine), hub)
+    return Service(
+        [Registration(RUN_SERVICE, add_run_servicer, RunServicer(parts))],
+        on_start=[begin],
+        on_stop=[dispatcher.drain, hub.stop],
+    )
+
+
+def _peer(context: ServiceContext[RunsSettings], address: str, *, trusted: bool = True) -> Peer:
+    """A peer that is closed with the process. Only services get the service credential, the facade for runtimes does not."""
+    peer = connect(address, context.settings.service_tokens[0] if trusted else None)
+    context.resources.push_async_callback(peer.close)
+    return peer
+
+
+def _runtimes(context: ServiceContext[RunsSettings]) -> RuntimeClient:
+    address = context.settings.sandbox_address
+    runtimes = RuntimeClient(None if address is None else _peer(context, address))
+    context.resources.push_async_callback(runtimes.close)
+    return runtimes
+
+
+def _signer(settings: RunsSettings) -> CapabilitySigner:
+    try:
+        return CapabilitySigner(settings.capability_signing_key.get_secret_value())
+    except ValueError as error:
+        raise ConfigurationError(f"HARNESS_CAPABILITY_SIGNING_KEY: {error}.") from None
+
+
+async def _open_store(settings: RunsSettings) -> RecordStore:
+    url = settings.store_url or f"sqlite://{settings.data_dir.absolute() / 'runs.sqlite3'}"
+    try:
+        return await open_record_store(url, [RUNS])
+    except StoreRefused as error:
+        raise ConfigurationError(f"HARNESS_STORE_URL: {error}.") from None
+
+
+if __name__ == "__main__":
+    run_service("runs", load_settings(RunsSettings), build)

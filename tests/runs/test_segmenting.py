@@ -1,0 +1,235 @@
+"""Offsets to sequences: dense, split where they may be, resumed where they ended (I7, I19)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters.sdk.lifecycle import ProtocolViolation
+from harness.common.v1 import error_pb2
+from harness.event.v1 import event_pb2, payload_pb2
+from harness.run.v1 import run_service_pb2
+from services.runs.log.port import SegmentHeader
+from services.runs.segmenting import MAX_OFFSET_BYTES, TARGET_SEGMENT_BYTES, Packed, Packer, Stop, Tail
+
+TIME = Timestamp(seconds=1)
+
+
+def content(text: str, message_id: str = "m1") -> event_pb2.EventDraft:
+    delta = payload_pb2.ContentDelta(message_id=message_id, text=text)
+    return event_pb2.EventDraft(payload=payload_pb2.EventPayload(content_delta=delta))
+
+
+def metadata() -> event_pb2.EventDraft:
+    return event_pb2.EventDraft(
+        payload=payload_pb2.EventPayload(provider_metadata=payload_pb2.ProviderMetadata(provider="p"))
+    )
+
+
+def tool(call_id: str) -> event_pb2.EventDraft:
+    return event_pb2.EventDraft(
+        payload=payload_pb2.EventPayload(tool_started=payload_pb2.ToolStarted(tool_call_id=call_id, tool_name="t"))
+    )
+
+
+def tool_done(call_id: str) -> event_pb2.EventDraft:
+    completed = payload_pb2.ToolCompleted(tool_call_id=call_id, outcome=payload_pb2.TOOL_OUTCOME_SUCCESS)
+    return event_pb2.EventDraft(payload=payload_pb2.EventPayload(tool_completed=completed))
+
+
+def completed() -> event_pb2.EventDraft:
+    return event_pb2.EventDraft(payload=payload_pb2.EventPayload(run_completed=payload_pb2.RunCompleted()))
+
+
+def batch(first_offset: int, *drafts: event_pb2.EventDraft) -> event_pb2.EventBatch:
+    return event_pb2.EventBatch(first_offset=first_offset, drafts=drafts)
+
+
+def started(packer: Packer) -> Packer:
+    packer.start(payload_pb2.RunStarted(harness_id="reference", agent_version=1, binding_id="b"), TIME)
+    return packer
+
+
+def taken(packer: Packer) -> list[Packed]:
+    found: list[Packed] = []
+    while (packed := packer.take()) is not None:
+        found.append(packed)
+    return found
+
+
+def events(segments: Sequence[Packed]) -> list[event_pb2.Event]:
+    return [event for packed in segments for event in run_service_pb2.WatchRunResponse.FromString(packed.packed).events]
+
+
+def stored(packed: Packed) -> SegmentHeader:
+    return SegmentHeader(
+        run_id="r",
+        index=packed.tail.index,
+        first_sequence=packed.first_sequence,
+        last_sequence=packed.tail.last_sequence,
+        run_generation=1,
+        nonce="n",
+        state=packed.tail.state("i"),
+    )
+
+
+def test_i7_sequences_start_at_one_and_are_dense() -> None:
+    packer = started(Packer("r", Tail()))
+    assert packer.pack(batch(1, content("a"), metadata(), content("b")), TIME) is None
+    packer.end(completed(), "completed", TIME)
+    segments = taken(packer)
+    assert [event.sequence for event in events(segments)] == [1, 2, 3, 4]
+    assert [packed.tail.index for packed in segments] == [1, 2]
+    assert segments[-1].tail.terminal_status == "completed"
+    assert {event.run_id for event in events(segments)} == {"r"}
+    assert segments[0].tail.through_offset == 3
+
+
+def test_drafts_that_are_durable_already_are_skipped_and_a_gap_is_refused() -> None:
+    packer = started(Packer("r", Tail()))
+    packer.pack(batch(1, content("a"), content("b")), TIME)
+    assert packer.pack(batch(1, content("a"), content("b"), content("c")), TIME) is None
+    assert [event.payload.content_delta.text for event in events(taken(packer))[1:]] == ["a", "b", "c"]
+    with pytest.raises(ProtocolViolation):
+        packer.pack(batch(5, content("x")), TIME)
+
+
+def test_i19_nothing_of_a_bad_draft_is_packed_and_what_came_before_is() -> None:
+    packer = started(Packer("r", Tail()))
+    bad = event_pb2.EventDraft(
+        payload=payload_pb2.EventPayload(run_started=payload_pb2.RunStarted(harness_id="reference"))
+    )
+    with pytest.raises(ProtocolViolation):
+        packer.pack(batch(1, content("a"), bad, content("b")), TIME)
+    assert [event.payload.WhichOneof("kind") for event in events(taken(packer))] == ["run_started", "content_delta"]
+    assert packer.offset == 1
+
+
+def test_packing_stops_before_what_the_executor_must_see_to() -> None:
+    packer = started(Packer("r", Tail()))
+    session = event_pb2.EventDraft(
+        payload=payload_pb2.EventPayload(session_updated=payload_pb2.SessionUpdated()), native_session_id="native-1"
+    )
+    drafts = batch(1, content("a"), session, content("b"), completed())
+    assert packer.pack(drafts, TIME) is Stop.SESSION
+    assert packer.draft_after_offset(drafts).native_session_id == "native-1"
+    packer.session_updated(7, TIME)
+    assert packer.pack(drafts, TIME) is Stop.TERMINAL
+    assert packer.draft_after_offset(drafts).payload.HasField("run_completed")
+    found = events(taken(packer))
+    assert [event.payload.WhichOneof("kind") for event in found] == [
+        "run_started",
+        "content_delta",
+        "session_updated",
+        "content_delta",
+    ]
+    assert found[2].payload.session_updated.session_revision == 7
+    assert b"native-1" not in b"".join(event.SerializeToString() for event in found)
+
+
+def test_i9_what_is_open_is_closed_in_the_terminal_segment_and_nothing_follows() -> None:
+    packer = started(Packer("r", Tail()))
+    packer.pack(batch(1, tool("t1")), TIME)
+    packer.check_terminal(completed())
+    packer.end(completed(), "completed", TIME)
+    last = taken(packer)[-1]
+    kinds = [event.payload.WhichOneof("kind") for event in events([last])]
+    assert kinds == ["tool_completed", "run_completed"]
+    assert events([last])[0].payload.tool_completed.outcome == payload_pb2.TOOL_OUTCOME_CANCELLED
+    with pytest.raises(ProtocolViolation):
+        packer.pack(batch(2, content("late")), TIME)
+
+
+def test_i22_what_is_for_operators_is_not_in_the_log() -> None:
+    packer = started(Packer("r", Tail()))
+    failed = payload_pb2.RunFailed(
+        code="provider_overloaded",
+        category=error_pb2.ERROR_CATEGORY_CAPACITY,
+        message="Busy.",
+        side_effect_status=error_pb2.SIDE_EFFECT_STATUS_NONE,
+        provider_code="canary-code",
+        diagnostic="canary-diagnostic",
+    )
+    packer.end(event_pb2.EventDraft(payload=payload_pb2.EventPayload(run_failed=failed)), "failed", TIME)
+    packed = b"".join(segment.packed for segment in taken(packer))
+    assert b"provider_overloaded" in packed
+    assert b"canary" not in packed
+
+
+def test_a_successful_tool_call_is_a_known_effect_and_survives_a_takeover() -> None:
+    packer = started(Packer("r", Tail()))
+    packer.pack(batch(1, tool("t1"), tool_done("t1")), TIME)
+    assert packer.effects_known
+    tail = Tail.of(stored(taken(packer)[-1]))
+    assert Packer("r", tail).effects_known
+
+
+def test_i35_one_draft_beyond_its_bound_is_a_violation() -> None:
+    packer = started(Packer("r", Tail()))
+    with pytest.raises(ProtocolViolation) as refused:
+        packer.pack(batch(1, content("x" * (MAX_OFFSET_BYTES + 1))), TIME)
+    assert refused.value.code == "too_large"
+
+
+def test_a_long_delta_is_split_and_stands_in_one_segment() -> None:
+    packer = started(Packer("r", Tail()))
+    text = "é" * 100_000
+    packer.pack(batch(1, *(content("x" * 60_000) for _ in range(16)), content(text)), TIME)
+    segments = taken(packer)
+    assert len(segments) == 2
+    assert all(len(packed.packed) <= TARGET_SEGMENT_BYTES for packed in segments)
+    assert [packed.tail.through_offset for packed in segments] == [16, 17]
+    assert "".join(event.payload.content_delta.text for event in events(segments[1:])) == text
+
+
+def test_metadata_alone_never_fills_the_reader_up() -> None:
+    packer = started(Packer("r", Tail()))
+    taken(packer)
+    for number in range(1, 200):
+        packer.pack(batch(number, metadata()), TIME)
+        assert packer.take() is None
+    assert packer.pending_bytes == 0
+
+
+_steps = st.lists(
+    st.one_of(
+        st.text(max_size=50).map(content),
+        st.just(metadata()),
+        st.integers(0, 60_000).map(lambda size: content("y" * size)),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_steps, st.lists(st.integers(0, 40), max_size=6), st.data())
+def test_i7_any_batching_and_any_takeover_give_the_same_events(
+    drafts: list[event_pb2.EventDraft], cuts: list[int], data: st.DataObject
+) -> None:
+    whole = started(Packer("r", Tail()))
+    whole.pack(batch(1, *drafts), TIME)
+    expected = events(taken(whole))
+
+    packer = started(Packer("r", Tail()))
+    found: list[Packed] = []
+    bounds = sorted({0, len(drafts), *(cut for cut in cuts if cut < len(drafts))})
+    for begin, end in pairwise(bounds):
+        overlap = data.draw(st.integers(0, begin))
+        packer.pack(batch(overlap + 1, *drafts[overlap:end]), TIME)
+        if data.draw(st.booleans()):
+            found += taken(packer)
+        if found and data.draw(st.booleans()):
+            # The executor dies: what was taken is durable, the rest comes again after the last durable offset.
+            packer = Packer("r", Tail.of(stored(found[-1])))
+            durable = found[-1].tail.through_offset
+            packer.pack(batch(durable + 1, *drafts[durable:end]), TIME) if durable < end else None
+    found += taken(packer)
+    assert events(found) == expected
+    assert [event.sequence for event in events(found)] == list(range(1, len(expected) + 1))
+    assert [packed.tail.index for packed in found] == list(range(1, len(found) + 1))
