@@ -42,11 +42,18 @@ def _look(paths: list[str], writable: list[str]) -> dict[str, Any]:
         "ids": {"uid": os.getuid(), "euid": os.geteuid(), "gid": os.getgid(), "groups": os.getgroups()[:MAX_ENTRIES]},
         "pid": os.getpid(),
         "status": _status(),
-        "interfaces": [name for _, name in socket.if_nameindex()][:MAX_ENTRIES],
+        "interfaces": _interfaces(),
         "processes": _processes(),
         "paths": {path: _visible(path) for path in paths},
         "writable": {path: os.access(path, os.W_OK) for path in writable},
     }
+
+
+def _interfaces() -> list[str] | dict[str, str]:
+    try:
+        return [name for _, name in socket.if_nameindex()][:MAX_ENTRIES]
+    except OSError as error:  # where the kernel refuses the socket that asks for them, none can be used either
+        return {"error": _errno(error)}
 
 
 def _status() -> dict[str, str]:

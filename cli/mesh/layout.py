@@ -1,0 +1,92 @@
+"""Where a mesh on this machine keeps what: one data folder, and a folder for sockets whose paths are short enough."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.common.errors import ConfigurationError
+from services.common.settings import MAX_UNIX_PATH_BYTES
+
+DATA_DIR_VARIABLE = "HARNESS_DATA_DIR"
+LONGEST_SOCKET = "sb/lse_00000000000000000000000000/s/w.sock"
+"""The longest path below the socket folder: that of a sandbox worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The folders of one mesh. Everything in them is private to the user that runs it."""
+
+    data: Path
+    sockets: Path
+
+    @property
+    def state_file(self) -> Path:
+        """What `harness status` reads: the processes as they are now."""
+        return self.data / "mesh.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Locked by the mesh that runs on this data folder."""
+        return self.data / "mesh.lock"
+
+    @property
+    def logs(self) -> Path:
+        """One bounded log a process."""
+        return self.data / "logs"
+
+    @property
+    def secrets(self) -> Path:
+        """Keys made at the first start."""
+        return self.data / "secrets"
+
+    @property
+    def operator_file(self) -> Path:
+        """The operator file that is used when none is given."""
+        return self.data / "harness.yaml"
+
+    @property
+    def store(self) -> Path:
+        """The embedded stores."""
+        return self.data / "store"
+
+    def socket(self, name: str) -> str:
+        """The address of one listener."""
+        return f"unix:{self.sockets / name}.sock"
+
+    def create(self) -> None:
+        """Makes the folders. Raises ConfigurationError when one cannot be made or is somebody else's."""
+        for folder in (self.data, self.logs, self.secrets, self.store, self.sockets, self.sockets / "facade"):
+            _private_folder(folder)
+
+
+def default_data_dir() -> Path:
+    """HARNESS_DATA_DIR, or `.harness` in the working folder."""
+    return Path(os.environ.get(DATA_DIR_VARIABLE) or ".harness")
+
+
+def layout_of(data_dir: Path) -> Layout:
+    """The layout of a data folder; its sockets move to the temporary folder when their paths would be too long for the system."""
+    data = data_dir.absolute()
+    sockets = data / "run"
+    if len(os.fsencode(sockets / LONGEST_SOCKET)) > MAX_UNIX_PATH_BYTES:
+        digest = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
+        sockets = Path(tempfile.gettempdir()) / f"harness-{os.getuid()}-{digest}"
+    return Layout(data, sockets)
+
+
+def _private_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot make the folder {folder}: {error.strerror}; choose another --data-dir."
+        ) from None
+    # A folder in a shared temporary folder may have been put there by somebody else.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise ConfigurationError(f"{folder} is not a folder of this user; choose another --data-dir.")
