@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from services.common.errors import HarnessError, Reason, internal, not_found
+from services.common.errors import HarnessError, Reason, internal
 from services.common.logs import get_logger, log_incident
 from services.common.tracing import TRACEPARENT, accept_traceparent, set_traceparent
 from services.gateway import metrics
@@ -32,6 +32,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Page = Callable[[], Awaitable[Reply]]
 _UNKNOWN_ROUTE = "unknown"
 _CLIENT_GONE_STATUS = 499
+DISCARD_SECONDS = 1.0
 _log = get_logger(__name__)
 
 
@@ -57,27 +58,26 @@ class Gateway:
         started = perf_counter()
         traces = header_values(scope["headers"], TRACEPARENT.encode("ascii"))
         set_traceparent(accept_traceparent(traces[0].decode("latin-1") if len(traces) == 1 else None))
-        exchange = _Exchange(send)
+        exchange = _Exchange(scope, receive, send)
+        reply: Reply | None
         try:
-            reply = await self._answer(scope, receive, exchange)
+            reply = await self._answer(scope, exchange)
         except ClientGone:
-            exchange.status, reply = _CLIENT_GONE_STATUS, None
+            reply = None
         except HarnessError as error:
-            reply = failure(error, close=_is_unread(scope, error))
+            reply = failure(error)
         except Refused as refused:
             reply = refused.reply
         except Exception as error:  # noqa: BLE001 - logged; the client gets the incident id (I22)
-            incident_id = log_incident(_log, "request_failed", error, route=exchange.route)
-            reply = failure(internal(incident_id), close=True)
+            reply = failure(internal(log_incident(_log, "request_failed", error, route=exchange.route)))
         if reply is not None:
             await exchange.finish(reply)
-        metrics.REQUESTS.labels(
-            scope["method"] if exchange.route != _UNKNOWN_ROUTE else "", exchange.route, exchange.status
-        ).inc()
+        method = scope["method"] if exchange.route != _UNKNOWN_ROUTE else "any"
+        metrics.REQUESTS.labels(method, exchange.route, exchange.status or _CLIENT_GONE_STATUS).inc()
         if not exchange.streamed:
             metrics.SECONDS.labels(exchange.route).observe(perf_counter() - started)
 
-    async def _answer(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> Reply | None:
+    async def _answer(self, scope: Scope, exchange: "_Exchange") -> Reply | None:
         page = self._pages.get(scope["path"])
         method: str = scope["method"]
         if page is not None:
@@ -94,32 +94,35 @@ class Gateway:
         if operation is None:
             raise _method_not_allowed(sorted(match.operations))
         exchange.route = operation.template
-        return await self._operate(operation, match, subject, scope, receive, exchange)
+        return await self._operate(operation, match, subject, scope, exchange)
 
     async def _operate(
-        self, operation: Operation, match: Match, subject: str, scope: Scope, receive: Receive, exchange: "_Exchange"
+        self, operation: Operation, match: Match, subject: str, scope: Scope, exchange: "_Exchange"
     ) -> Reply | None:
         headers = scope["headers"]
-        body: bytes | None = None
-        if operation.has_body:
-            check_content_type(headers)
-            settings = self._settings
-            body = await read_body(
-                headers, receive, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout_seconds
-            )
-        elif has_body(headers):
-            raise Refused(422, "This operation takes no request body.", close=True)
+        body = await self._body(headers, exchange) if operation.has_body else None
+        if body is None and has_body(headers):
+            raise Refused(422, "This operation takes no request body.")
         request = build_request(operation, match.values, scope["query_string"], body, headers)
         if operation.streams:
             connection = scope["extensions"][CONNECTION]
             work = self._streams.serve(request, subject, exchange.send, connection)
-            await _while_connected(work, receive)
+            await _while_connected(work, exchange.receive)
             return None
         call = self._upstream.call(operation, request, subject)
         # A client that leaves frees what only waits for it; what changes something is finished, whoever is still there (I13).
         waits = operation.http_method == "GET" or operation.name == "Invoke"
-        response = await (_while_connected(call, receive) if waits else call)
+        response = await (_while_connected(call, exchange.receive) if waits else call)
         return success(encode_response(operation, response), operation.success_status)
+
+    async def _body(self, headers: Any, exchange: "_Exchange") -> bytes:
+        check_content_type(headers)
+        settings = self._settings
+        body = await read_body(
+            headers, exchange.receive, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout_seconds
+        )
+        exchange.is_read = True
+        return body
 
 
 def encode_response(operation: Operation, response: Any) -> bytes:
@@ -135,13 +138,15 @@ def encode_response(operation: Operation, response: Any) -> bytes:
 
 
 class _Exchange:
-    """What has been sent of one answer."""
+    """What has been read and sent of one request."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.receive = receive
         self.route = _UNKNOWN_ROUTE
         self.status = 0
         self.streamed = False
+        self.is_read = not has_body(scope["headers"])
+        self._send = send
 
     async def send(self, message: dict[str, Any]) -> None:
         if not self.status:
@@ -149,11 +154,29 @@ class _Exchange:
         await self._send(message)
 
     async def finish(self, reply: Reply) -> None:
+        """Sends the answer. When the request was not read to its end, its connection is closed afterwards."""
         if self.status:
-            raise RuntimeError("the answer has begun already")
+            # The answer has begun, as a stream: nothing can be said any more, and uvicorn closes the connection.
+            return
         self.status = reply.status
+        if not self.is_read:
+            reply = reply._replace(close=True)
         await self._send(reply.start())
-        await self._send({"type": "http.response.body", "body": reply.body, "more_body": False})
+        if not self.is_read:
+            # Closing on unread data resets the connection, and the answer could be lost: the rest is thrown away for a moment, then it is closed.
+            await self._send({"type": "http.response.body", "body": reply.body, "more_body": True})
+            await self._discard()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await self._send({"type": "http.response.body", "body": reply.body, "more_body": False})
+
+    async def _discard(self) -> None:
+        try:
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while (await self.receive()).get("more_body", False):
+                    continue
+        except TimeoutError:
+            return
 
 
 async def _while_connected(work: Any, receive: Receive) -> Any:
@@ -162,17 +185,13 @@ async def _while_connected(work: Any, receive: Receive) -> Any:
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone
+        if not task.done():
+            raise ClientGone
+        return task.result()
     finally:
-        for each in (task, gone):
-            if not each.done():
-                each.cancel()
-        await asyncio.wait((task, gone))
-        if not task.cancelled() and task.exception() is not None and gone.cancelled() is False:
-            # Its failure has nobody to go to; asking for it keeps asyncio from reporting it as lost.
-            task.exception()
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -183,13 +202,3 @@ async def _disconnected(receive: Receive) -> None:
 def _method_not_allowed(methods: Any) -> Refused:
     allowed = ", ".join(methods)
     return Refused(405, f"This path takes {allowed}.", headers=((b"allow", allowed.encode("ascii")),))
-
-
-def _is_unread(scope: Scope, error: HarnessError) -> bool:
-    # A request refused before its body was read leaves the rest of it on the connection.
-    return error.reason is Reason.BODY_TOO_LARGE or (
-        error.reason is Reason.UNAUTHENTICATED and has_body(scope["headers"])
-    )
-
-
-__all__ = ["Gateway", "encode_response", "not_found"]

@@ -70,6 +70,6 @@ def failure(
 class Refused(Exception):
     """An HTTP-level refusal with a status the table of errors does not have (405, 408, 415)."""
 
-    def __init__(self, status: int, message: str, *, headers: tuple[Header, ...] = (), close: bool = False) -> None:
+    def __init__(self, status: int, message: str, *, headers: tuple[Header, ...] = ()) -> None:
         super().__init__(message)
-        self.reply = failure(HarnessError(Reason.INVALID_REQUEST, message), status=status, headers=headers, close=close)
+        self.reply = failure(HarnessError(Reason.INVALID_REQUEST, message), status=status, headers=headers)

@@ -52,7 +52,7 @@ async def read_body(headers: Headers, receive: Receive, *, max_bytes: int, timeo
                 if not message["more_body"]:
                     return b"".join(parts)
     except TimeoutError:
-        raise Refused(408, f"The request body did not arrive within {timeout:g} seconds.", close=True) from None
+        raise Refused(408, f"The request body did not arrive within {timeout:g} seconds.") from None
 
 
 def _too_large(max_bytes: int) -> HarnessError:
@@ -65,7 +65,7 @@ def check_content_type(headers: Headers) -> None:
         kind, *parameters = (part.strip().lower() for part in value.decode("latin-1").split(";"))
         charset = [part for part in parameters if part.startswith("charset=")]
         if kind != "application/json" or charset not in ([], ["charset=utf-8"], ['charset="utf-8"']):
-            raise Refused(415, "The request body must be application/json in UTF-8.", close=True)
+            raise Refused(415, "The request body must be application/json in UTF-8.")
 
 
 def has_body(headers: Headers) -> bool:

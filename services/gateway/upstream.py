@@ -3,7 +3,7 @@
 # pyright: standard
 # Methods are made from descriptors, so their messages are untyped here; the health package carries no types.
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -85,7 +85,7 @@ class Upstream:
         )
         return list(response.events)
 
-    async def watch(self, run_id: str, subject: str, after: int) -> AsyncIterator[list[event_pb2.Event]]:
+    async def watch(self, run_id: str, subject: str, after: int) -> AsyncGenerator[Sequence[event_pb2.Event]]:
         """Batches of events after a cursor as they become durable; ends after the terminal. Close it to cancel the call."""
         request = run_service_pb2.WatchRunRequest(run_id=run_id, after=after)
         batches = self._peers["runs"].stream(self._watch, request, subject=subject, timeout=None)
@@ -96,7 +96,7 @@ class Upstream:
     async def is_serving(self, area: str) -> bool:
         """What the service's own health says. Raises `HarnessError` when it does not answer."""
         peer = self._peers[area]
-        stub = health_pb2_grpc.HealthStub(peer.channel)
+        stub: Any = health_pb2_grpc.HealthStub(peer.channel)
         answer = await peer.call(stub.Check, health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_SECONDS)
         return answer.status == health_pb2.HealthCheckResponse.SERVING
 

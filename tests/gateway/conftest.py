@@ -5,14 +5,14 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
+import pytest_asyncio
 
 from tests.gateway.toy_mesh import TOKEN, ToyMesh
 
@@ -56,7 +56,7 @@ def environment(**settings: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def run_gateway(mesh: ToyMesh, **settings: str) -> AsyncIterator[Running]:
+async def run_gateway(mesh: ToyMesh, **settings: str) -> AsyncGenerator[Running]:
     """A gateway in front of `mesh`, ended by its pid at the end."""
     read_end, write_end = os.pipe()
     with tempfile.TemporaryDirectory(prefix="gw") as folder:
@@ -106,7 +106,7 @@ def _read_line(descriptor: int) -> bytes:
 
 
 @asynccontextmanager
-async def toy_mesh() -> AsyncIterator[ToyMesh]:
+async def toy_mesh() -> AsyncGenerator[ToyMesh]:
     # A folder of its own with a short path: socket names have a small limit.
     with tempfile.TemporaryDirectory(prefix="gw") as folder:
         mesh = ToyMesh(f"unix:{folder}/s")
@@ -117,19 +117,22 @@ async def toy_mesh() -> AsyncIterator[ToyMesh]:
             await mesh.stop()
 
 
-@pytest.fixture
+# One event loop a module, so that a module may share one gateway among its tests where a start for each would only cost time.
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def mesh() -> AsyncIterator[ToyMesh]:
     async with toy_mesh() as running:
         yield running
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def gateway(mesh: ToyMesh) -> AsyncIterator[Running]:
     async with run_gateway(mesh) as running:
         yield running
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def start_gateway(mesh: ToyMesh) -> AsyncIterator[Callable[..., Any]]:
     """Starts a gateway with settings of the test's choice."""
     async with AsyncExitStack() as stack:
@@ -138,3 +141,10 @@ async def start_gateway(mesh: ToyMesh) -> AsyncIterator[Callable[..., Any]]:
             return await stack.enter_async_context(run_gateway(mesh, **settings))
 
         yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_gateway() -> AsyncIterator[Running]:
+    """One gateway for all tests of a module; `gateway` of such a module empties its mesh before each."""
+    async with toy_mesh() as mesh, run_gateway(mesh) as running:
+        yield running

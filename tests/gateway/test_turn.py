@@ -4,9 +4,12 @@ import asyncio
 import json
 
 import httpx
+import pytest
 
 from tests.gateway.conftest import Running
 from tests.gateway.toy_mesh import delta
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def read_stream(client: httpx.AsyncClient, run_id: str, **more: object) -> bytes:

@@ -30,7 +30,7 @@ from harness.catalog.v1 import (
     harness_service_pb2,
     harness_service_pb2_grpc,
 )
-from harness.common.v1 import capability_pb2, placement_pb2
+from harness.common.v1 import capability_pb2, error_pb2, placement_pb2
 from harness.common.v1 import health_pb2 as harness_health_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
@@ -64,6 +64,11 @@ class ToyRun:
     def ended(self) -> bool:
         return self.record.status in _STATUS.values()
 
+    async def beyond(self, cursor: int) -> None:
+        """Until there is an event after the cursor, or never will be."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.events) > cursor or self.ended)
+
 
 def delta(text: str, message_id: str = "m1") -> payload_pb2.EventPayload:
     return payload_pb2.EventPayload(content_delta=payload_pb2.ContentDelta(message_id=message_id, text=text))
@@ -95,12 +100,18 @@ class ToyMesh:
         run_service_pb2_grpc.add_RunServiceServicer_to_server(_Runs(self), server)
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(_Agents(self), server)
         harness_service_pb2_grpc.add_HarnessServiceServicer_to_server(_Harnesses(self), server)
-        servicer: Any = health.aio.HealthServicer()
+        servicer: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - set at run time
         await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         server.add_insecure_port(self.address)
         await server.start()
         self._server = server
+
+    def forget(self) -> None:
+        """Empties the state, for the next test of a module that shares the mesh."""
+        for kept in (self.runs, self.agents, self.records, self.counts, self.watching, self.traceparents):
+            kept.clear()
+        self.fail_next = None
 
     async def stop(self) -> None:
         for task in list(self.tasks):
@@ -222,12 +233,11 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
         run = self._mesh.owned(request.run_id)
         _check_cursor(run, request.after)
         if request.wait:
-            async with run.changed:
-                try:
-                    async with asyncio.timeout(request.wait):
-                        await run.changed.wait_for(lambda: len(run.events) > request.after or run.ended)
-                except TimeoutError:
-                    self._mesh.counts["long poll ended"] += 1
+            try:
+                async with asyncio.timeout(request.wait):
+                    await run.beyond(request.after)
+            except TimeoutError:
+                self._mesh.counts["long poll ended"] += 1
         events = run.events[request.after : request.after + (request.limit or 500)]
         cursor = events[-1].sequence if events else request.after
         return run_service_pb2.ListEventsResponse(run=run.record, events=events, next_cursor=cursor)
@@ -248,8 +258,7 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
                 elif run.ended:
                     return
                 else:
-                    async with run.changed:
-                        await run.changed.wait_for(lambda: len(run.events) > cursor or run.ended)
+                    await run.beyond(cursor)
         finally:
             await self._count(run_id, -1)
 
@@ -262,7 +271,9 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
         self._mesh.called("CancelRun", context)
         run = self._mesh.owned(request.run_id)
         if not run.ended:
-            cancelled = payload_pb2.RunCancelled(reason=payload_pb2.CANCEL_REASON_CLIENT_REQUEST, side_effect_status=1)
+            cancelled = payload_pb2.RunCancelled(
+                reason=payload_pb2.CANCEL_REASON_CLIENT_REQUEST, side_effect_status=error_pb2.SIDE_EFFECT_STATUS_NONE
+            )
             await self._mesh.finish(run, payload_pb2.EventPayload(run_cancelled=cancelled))
         return run_service_pb2.CancelRunResponse(run=run.record)
 
@@ -382,7 +393,9 @@ class _Harnesses(harness_service_pb2_grpc.HarnessServiceServicer):
             raise not_found("harness")
         report = harness_health_pb2.HealthReport(status=harness_health_pb2.HEALTH_STATUS_HEALTHY)
         report.checks.add(name="provider", status=harness_health_pb2.HEALTH_STATUS_HEALTHY)
-        health_answer = harness_service_pb2.HarnessHealth(harness_id="toy", availability=1, report=report)
+        health_answer = harness_service_pb2.HarnessHealth(
+            harness_id="toy", availability=harness_pb2.AVAILABILITY_AVAILABLE, report=report
+        )
         return harness_service_pb2.GetHarnessHealthResponse(health=health_answer)
 
 

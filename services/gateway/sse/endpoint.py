@@ -10,6 +10,7 @@ from services.gateway.settings import GatewaySettings
 from services.gateway.sse.feed import ENDED, Feed, Source
 from services.gateway.sse.subscriber import Connection, Send, Subscriber
 
+ANSWER_SECONDS = 0.05
 _Key = tuple[str, str]
 _HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -17,7 +18,6 @@ _HEADERS = (
     (b"x-accel-buffering", b"no"),
     (b"x-content-type-options", b"nosniff"),
 )
-STOPPING = HarnessError(Reason.UNAVAILABLE, "The gateway is stopping; try again.", retry_after=1.0)
 
 
 class Streams:
@@ -39,7 +39,7 @@ class Streams:
                 Reason.HARNESS_CAPABILITY_UNSUPPORTED, "Only protocol=canonical is served; leave the parameter out."
             )
         if self._stopping:
-            raise STOPPING
+            raise _stopping()
         if self._active >= self._settings.max_streams:
             raise HarnessError(
                 Reason.CAPACITY,
@@ -55,28 +55,23 @@ class Streams:
             metrics.STREAMS.dec()
 
     async def _serve(self, run_id: str, after: int, subject: str, send: Send, connection: Connection) -> None:
-        # From the start of a run the watch is opened at once, beside the question whether the caller may see the run: it saves a round trip to the first
-        # event. Nothing of it is shown before that answer; the watch itself is made for the same subject.
+        # From the start of a run the watch is opened before anything is known of the caller: it is made for the caller's subject, so what runs answers to
+        # it says as well whether the caller may see the run, and saves the question.
         feed = self._join(run_id, subject, 0) if after == 0 else None
         try:
-            # I2: every subscriber is authorised by itself, however many share the feed.
-            run = await self._source.run(run_id, subject)
-            if run.status in ENDED and after >= run.last_sequence:
-                await _start(send)
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                return
+            last_sequence = 1
+            if feed is None or not await _answers_soon(feed):
+                # I2: every subscriber is authorised by runs, for its own subject, before it is told anything.
+                run = await self._source.run(run_id, subject)
+                last_sequence = run.last_sequence
+                if run.status in ENDED and after >= last_sequence:
+                    await _start(send)
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
             if feed is None:
-                feed = self._join(run_id, subject, min(after, run.last_sequence))
-            subscriber = Subscriber(
-                feed,
-                send,
-                connection,
-                after,
-                keep_alive=self._settings.stream_keep_alive_seconds,
-                stall=self._settings.stream_stall_seconds,
-                retry=self._settings.stream_retry_seconds,
-            )
-            if after < run.last_sequence:
+                feed = self._join(run_id, subject, min(after, last_sequence))
+            subscriber = self._subscriber(feed, after, send, connection)
+            if after < last_sequence:
                 # There are events after the cursor, or were: which of both decides the status.
                 await subscriber.prepare()
             await self._follow(subscriber, send)
@@ -84,9 +79,21 @@ class Streams:
             if feed is not None:
                 self._leave(feed)
 
+    def _subscriber(self, feed: Feed, after: int, send: Send, connection: Connection) -> Subscriber:
+        settings = self._settings
+        return Subscriber(
+            feed,
+            send,
+            connection,
+            after,
+            keep_alive=settings.stream_keep_alive_seconds,
+            stall=settings.stream_stall_seconds,
+            retry=settings.stream_retry_seconds,
+        )
+
     async def _follow(self, subscriber: Subscriber, send: Send) -> None:
         if self._stopping:
-            raise STOPPING
+            raise _stopping()
         self._subscribers.add(subscriber)
         try:
             await _start(send)
@@ -133,11 +140,25 @@ class Streams:
         """I33: no new streams; those open end now, and their clients resume elsewhere with their cursor."""
         self._stopping = True
         for feed in list(self._feeds.values()):
-            feed.fail(STOPPING)
+            feed.fail(_stopping())
         for subscriber in list(self._subscribers):
             subscriber.stop()
         if self._closing:
             await asyncio.wait(self._closing)
+
+
+def _stopping() -> HarnessError:
+    return HarnessError(Reason.UNAVAILABLE, "The gateway is stopping; try again.", retry_after=1.0)
+
+
+async def _answers_soon(feed: Feed) -> bool:
+    """Whether the watch answers before it would be quicker to ask. A run that waits for its turn says nothing for long."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await feed.answered.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _start(send: Send) -> None:

@@ -1,7 +1,7 @@
 """One run's upstream watch, shared by its subscribers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -50,7 +50,7 @@ class Source(Protocol):
 
     async def page(self, run_id: str, subject: str, after: int) -> list[event_pb2.Event]: ...
 
-    def watch(self, run_id: str, subject: str, after: int) -> AsyncIterator[Any]: ...
+    def watch(self, run_id: str, subject: str, after: int) -> AsyncGenerator[Sequence[event_pb2.Event]]: ...
 
 
 class Reader(Protocol):
@@ -167,7 +167,7 @@ class Feed:
                     raise HarnessError(Reason.UNAVAILABLE, "The run's events cannot be followed now; resume later.")
 
     async def _watch(self) -> None:
-        async with aclosing(self.source.watch(self.run_id, self.subject, self.ring.head)) as batches:  # type: ignore[type-var]
+        async with aclosing(self.source.watch(self.run_id, self.subject, self.ring.head)) as batches:
             async for events in batches:
                 if not self._take(events):
                     return
@@ -180,7 +180,7 @@ class Feed:
         run = await self.source.run(self.run_id, self.subject)
         return run.status in ENDED and run.last_sequence <= self.ring.head
 
-    def _take(self, events: Any) -> bool:
+    def _take(self, events: Sequence[event_pb2.Event]) -> bool:
         """Encodes what is new; False when something is missing between, and the log must be asked again (I7)."""
         if events[0].sequence != self.ring.head + 1:
             events = [event for event in events if event.sequence > self.ring.head]

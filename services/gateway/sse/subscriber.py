@@ -93,7 +93,9 @@ class Subscriber:
         """Sends frames until the run, the feed or the process ends. Returns with the answer ended."""
         feed = self.feed
         while not self.complete:
-            if self._page is not None:
+            if feed.failure is not None:
+                await self._write(b"", last=True)
+            elif self._page is not None:
                 await self._write_part(self._page)
                 self._page = None
             elif self.cursor < feed.ring.head:
@@ -104,7 +106,7 @@ class Subscriber:
                 else:
                     await self._write_part(part)
                     feed.advanced(part)
-            elif feed.over:
+            elif feed.finished:
                 await self._write(b"", last=True)
             else:
                 await self._wait()
