@@ -205,14 +205,14 @@ async def test_i18_a_descriptor_that_breaks_a_rule_blocks_its_harness_until_it_i
         descriptor(contract_versions=[]),
         descriptor(capabilities={f"UPPER {CANARY}": {"level": 1}}),
     ):
-        before = adapter.asked["GetDescriptor"]
         adapter.says["descriptor"] = broken
+        before = harness.reason
 
-        async def asked() -> int:
-            return adapter.asked["GetDescriptor"]
+        async def look() -> Any:
+            await client.health()  # asks the adapter, rather than waiting for the next look
+            return await client.harness()
 
-        await until(asked, lambda number, before=before: number >= before + 2)
-        harness = await client.harness()
+        harness = await until(look, lambda harness, before=before: harness.reason != before)
         assert harness.availability == BLOCKED
         assert CANARY not in str(harness)
     revision = (await client.list()).catalog_revision
