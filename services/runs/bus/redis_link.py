@@ -1,0 +1,112 @@
+"""Connections to the bus server, and whether it answers."""
+
+# pyright: standard
+# redis-py leaves much of what its client takes and returns untyped.
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from services.common.errors import ConfigurationError
+from services.common.logs import get_logger
+from services.runs.bus import metrics
+
+BUS_ERRORS: Final = (RedisError, OSError)
+"""What a bus that is away, or refuses, raises."""
+BLOCK_MILLISECONDS: Final = 2_000
+"""How long a read waits at the server before it is repeated."""
+SOCKET_SECONDS: Final = 5.0
+"""An answer later than this is none; longer than a read waits at the server."""
+FIRST_RETRY_SECONDS: Final = 0.02
+LAST_RETRY_SECONDS: Final = 1.0
+_log = get_logger(__name__)
+
+
+def check_bus_url(url: str) -> str:
+    """`redis://host:port/0`, `rediss://…` or `unix:///path`. Errors: `ConfigurationError`, which never quotes the url: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        usable = (
+            parts.hostname and parts.port != 0 if parts.scheme in ("redis", "rediss") else parts.path not in ("", "/")
+        )
+    except ValueError:
+        usable = False
+    else:
+        usable = usable and parts.scheme in ("redis", "rediss", "unix")
+    if not usable:
+        raise ConfigurationError(
+            "HARNESS_BUS_URL: write redis://host:port/0, rediss://host:port/0 or unix:///absolute/path."
+        )
+    return url
+
+
+def connect(url: str) -> Redis:
+    """A client that dials when it is first used and repeats nothing by itself: a hint is not worth a second try."""
+    return Redis.from_url(
+        url,
+        protocol=2,
+        socket_timeout=SOCKET_SECONDS,
+        socket_connect_timeout=SOCKET_SECONDS,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+class BusHealth:
+    """Whether the server answers, said in the log once per change (I34). Every connection tells of itself under a name of its own."""
+
+    def __init__(self) -> None:
+        self._reached = False
+        self._failing: set[str] = set()
+        self._said: bool | None = None
+        metrics.UP.set(0)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it was reached, and nothing failed since that did not succeed again."""
+        return self._reached and not self._failing
+
+    def answered(self, connection: str) -> None:
+        """The server did what it was asked."""
+        self._reached = True
+        self._failing.discard(connection)
+        self._say("")
+
+    def failed(self, connection: str, error: Exception) -> None:
+        """It did not."""
+        self._failing.add(connection)
+        self._say(type(error).__name__)
+
+    def _say(self, why: str) -> None:
+        up = self.is_up
+        if self._said is up:
+            return
+        self._said = up
+        metrics.UP.set(int(up))
+        if up:
+            _log.info("bus_up")
+        else:
+            _log.warning("bus_away", error=why, meaning="watchers poll the log until it is back")
+
+
+class Backoff:
+    """Waits between attempts to reach a server that is away, jittered and bounded."""
+
+    def __init__(self) -> None:
+        self._seconds = FIRST_RETRY_SECONDS
+
+    def reset(self) -> None:
+        """The last attempt succeeded."""
+        self._seconds = FIRST_RETRY_SECONDS
+
+    async def wait(self) -> None:
+        """Wait before the next one."""
+        await asyncio.sleep(self._seconds * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
+        self._seconds = min(self._seconds * 2, LAST_RETRY_SECONDS)

@@ -1,0 +1,112 @@
+"""Everything this process puts on the bus: one queue, one sender, one pipeline at a time, so that no run ever waits for it."""
+
+# pyright: standard
+# redis-py leaves much of what its client takes and returns untyped.
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from services.runs.bus import metrics
+from services.runs.bus.redis_link import BUS_ERRORS, Backoff, BusHealth
+
+MAX_QUEUED: Final = 4096
+MAX_QUEUED_BYTES: Final = 8 << 20
+MAX_BATCH: Final = 256
+_OVERHEAD: Final = 128
+_CONNECTION: Final = "sender"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry for one stream: at most `keep` entries stay, and the stream expires `seconds` later."""
+
+    key: bytes
+    fields: tuple[bytes, ...]
+    keep: int
+    seconds: int
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes while it waits."""
+        return sum(map(len, self.fields)) + _OVERHEAD
+
+
+class Sender:
+    """A bounded queue; when it is full the oldest entries go, since the newest say the most (I35)."""
+
+    def __init__(self, client: Redis, health: BusHealth) -> None:
+        self._client = client
+        self._health = health
+        self._queue: deque[Entry] = deque()
+        self._bytes = 0
+        self._filled = asyncio.Event()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait."""
+        return self._bytes
+
+    def put(self, entry: Entry) -> None:
+        """Send it soon. Never blocks, never raises."""
+        self._queue.append(entry)
+        self._bytes += entry.size
+        while len(self._queue) > MAX_QUEUED or self._bytes > MAX_QUEUED_BYTES:
+            self._bytes -= self._queue.popleft().size
+            metrics.DROPPED_FULL.inc()
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Send what is queued, for ever. While one pipeline is under way the next one gathers, so load makes them bigger, not more."""
+        while True:
+            if not self._queue:
+                self._filled.clear()
+                await self._filled.wait()
+            batch = self._take()
+            try:
+                refusals = await self._send(batch)
+            except BUS_ERRORS as error:
+                metrics.DROPPED_AWAY.inc(len(batch))
+                self._health.failed(_CONNECTION, error)
+                await self._until_back()
+                continue
+            metrics.SENT.inc(len(batch) - len(refusals))
+            if refusals:
+                metrics.DROPPED_REFUSED.inc(len(refusals))
+                self._health.failed(_CONNECTION, refusals[0])
+            else:
+                self._health.answered(_CONNECTION)
+
+    async def _until_back(self) -> None:
+        backoff = Backoff()
+        while True:
+            await backoff.wait()
+            try:
+                await self._client.ping()
+            except BUS_ERRORS as error:
+                self._health.failed(_CONNECTION, error)
+            else:
+                self._health.answered(_CONNECTION)
+                return
+
+    def _take(self) -> list[Entry]:
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
+        self._bytes -= sum(entry.size for entry in batch)
+        return batch
+
+    async def _send(self, batch: list[Entry]) -> list[Exception]:
+        """What the server answered to entries that it refused, as when its memory is full."""
+        expiries: dict[bytes, int] = {}
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for entry in batch:
+                pipeline.execute_command("XADD", entry.key, "MAXLEN", entry.keep, "*", *entry.fields)
+                expiries[entry.key] = entry.seconds
+            for key, seconds in expiries.items():
+                pipeline.execute_command("EXPIRE", key, seconds)
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        return [answer for answer in answers[: len(batch)] if isinstance(answer, Exception)]

