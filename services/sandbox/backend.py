@@ -38,7 +38,7 @@ class Sandbox:
     """JSON-safe; recognises the sandbox beyond doubt, also in another process."""
 
 
-Ended = Callable[[str, End], None]
+Ended = Callable[[str], None]
 """Called on the event loop with the sandbox id, once, when a sandbox that was created or adopted ends by itself."""
 
 
@@ -56,6 +56,10 @@ class Backend(Protocol):
 
     def is_alive(self, sandbox_id: str, handle: Mapping[str, Any]) -> bool:
         """Whether exactly that sandbox runs; a process that merely has its number does not count."""
+        ...
+
+    def how_it_ended(self, sandbox_id: str) -> End:
+        """Why a sandbox that is not alive ended, as far as that can be known before it is destroyed."""
         ...
 
     async def adopt(self, sandbox_id: str, handle: Mapping[str, Any]) -> bool:

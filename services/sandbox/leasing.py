@@ -9,11 +9,10 @@ from services.common.clock import Clock
 from services.common.errors import HarnessError, Reason, not_found
 from services.common.ids import new_holder_id, new_lease_id
 from services.common.logs import get_logger, log_incident
-from services.common.tasks import BackgroundTasks
 from services.sandbox import lease as rules
 from services.sandbox.backend import Backend, End, Sandbox, SandboxSpec
 from services.sandbox.facades import facade_addresses, seen_from_inside
-from services.sandbox.lease import Fence, Lease, Make, Reuse, State, Terms
+from services.sandbox.lease import Fence, Lease, Make, State, Terms, Wait
 from services.sandbox.profile import NONE, Profile
 from services.sandbox.store import Kept, LeasePage, LeaseStore
 from services.sandbox.worker import Profiles, Workers, check_fit
@@ -56,7 +55,6 @@ class Leasing:
         profiles: Profiles,
         workers: Workers,
         clock: Clock,
-        tasks: BackgroundTasks,
         *,
         max_sandboxes: int,
         start_seconds: float,
@@ -66,12 +64,13 @@ class Leasing:
         self._profiles = profiles
         self._workers = workers
         self._clock = clock
-        self._tasks = tasks
         self._max_sandboxes = max_sandboxes
         # The worker's start, and the calls around it.
         self._start_ms = round((start_seconds + 10) * 1000)
         self._owner = new_holder_id()
         self._making: dict[str, asyncio.Task[Lease]] = {}
+        self._losing: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._admission = asyncio.Lock()
         backend.on_ended(self._on_ended)
 
@@ -79,22 +78,25 @@ class Leasing:
 
     async def acquire(self, request: Request) -> tuple[Lease, bool]:
         """The binding's bound sandbox of exactly this generation, and whether this call made it."""
-        for _ in range(_MAX_ATTEMPTS):
+        attempts = 0
+        while attempts < _MAX_ATTEMPTS:
             kept = await self._store.get(request.key.binding_id)
             decision = rules.decide_acquire(
                 kept.lease if kept else None, request.key, reuse_only=request.reuse_only, now=self._now()
             )
-            if isinstance(decision, Reuse):
-                assert kept is not None  # noqa: S101 - reuse is of what is there
+            if isinstance(decision, Wait):
+                # No attempt: the pending lease's own time bounds it.
+                await self._wait_for(decision.lease)
+                continue
+            attempts += 1
+            if isinstance(decision, Make):
+                reserved = await self._reserve(request, decision.replaces, kept.rev if kept else None)
+                if reserved is not None:
+                    return await self._make(request, *reserved, replaces=decision.replaces), True
+            elif kept is not None:
                 reused = await self._reuse(kept)
                 if reused is not None:
                     return reused, False
-            elif isinstance(decision, Make):
-                made = await self._reserve(request, decision.replaces, kept.rev if kept else None)
-                if made is not None:
-                    return await self._make(request, *made, replaces=decision.replaces), True
-            else:
-                await self._wait_for(decision.lease)
         raise HarnessError(Reason.SANDBOX_NOT_READY, "The binding's sandbox keeps changing; try again.")
 
     async def renew(self, fence: Fence) -> Lease:
@@ -156,23 +158,28 @@ class Leasing:
                     rules.ended(lease, State.LOST, "SANDBOX_NOT_READY: its maker died", self._now()), kept.rev
                 )
             elif not await self._readopt(lease):
-                await self._lose(lease.lease_id, _REASONS[End.EXIT])
+                await self._lose(lease.lease_id)
         await self.sweep()
 
     async def sweep(self) -> None:
-        """Destroys what no live lease names: orphans, and what another process of the service replaced or released (I27, I29)."""
+        """Destroys what no live lease names, as orphans and what another process of the service replaced (I27, I29); notices sandboxes that died unseen."""
         there = set(await self._backend.list_all())
-        if not there:
-            return
         # Asked after the sandboxes were seen: a lease is written before its sandbox is made, so none is missed.
-        named = {kept.lease.lease_id async for kept in self._store.all_live()}
+        named: set[str] = set()
+        async for kept in self._store.all_live():
+            lease = kept.lease
+            named.add(lease.lease_id)
+            here = lease.place == self._backend.place
+            if here and lease.state is State.BOUND and not self._backend.is_alive(lease.lease_id, lease.handle):
+                await self._lose(lease.lease_id)
         for sandbox_id in sorted(there - named - set(self._making)):
             _log.warning("orphan_destroyed", lease_id=sandbox_id)
             await self._destroy(sandbox_id)
 
     async def close(self) -> None:
         """Gives up sandboxes that are being made, and waits until nothing of them is left. Bound ones stay."""
-        tasks = list(self._making.values())
+        self._closed = True
+        tasks = [*self._making.values(), *self._losing]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -184,7 +191,7 @@ class Leasing:
         """The lease, touched; None when it changed meanwhile or its sandbox turned out dead."""
         here = kept.lease.place == self._backend.place
         if here and not self._backend.is_alive(kept.lease.lease_id, kept.lease.handle):
-            await self._lose(kept.lease.lease_id, _REASONS[End.EXIT])
+            await self._lose(kept.lease.lease_id)
             return None
         touched = rules.touched(kept.lease, self._now())
         if touched is None:
@@ -259,7 +266,7 @@ class Leasing:
             raise
         if not self._backend.is_alive(lease.lease_id, lease.handle):
             # It died before its lease said `bound`, so nobody was told.
-            await self._lose(lease.lease_id, _REASONS[End.EXIT])
+            await self._lose(lease.lease_id)
             raise HarnessError(Reason.SANDBOX_EVICTED, "The worker ended right after it was bound.")
         _log.info("sandbox_bound", lease_id=lease.lease_id, isolation=profile.isolation)
         return lease
@@ -274,10 +281,17 @@ class Leasing:
             )
         facades = facade_addresses(request.context)
         sandbox = await self._backend.create(SandboxSpec(pending.lease_id, profile, facades))
-        readiness = await self._workers.readiness(sandbox.address)
-        check_fit(readiness, request.harness_id, request.fence.protocol_version)
         context = seen_from_inside(request.context, sandbox.facades)
-        incarnation = await self._workers.bind(sandbox.address, request.fence, request.harness_id, context)
+        try:
+            readiness = await self._workers.readiness(sandbox.address)
+            check_fit(readiness, request.harness_id, request.fence.protocol_version)
+            incarnation = await self._workers.bind(sandbox.address, request.fence, request.harness_id, context)
+        except HarnessError as error:
+            if error.reason not in (Reason.UNAVAILABLE, Reason.DEADLINE_EXCEEDED):
+                raise
+            raise HarnessError(
+                Reason.SANDBOX_NOT_READY, f"The worker signalled readiness and then did not answer ({error.reason})."
+            ) from None
         if incarnation != readiness.incarnation:
             raise HarnessError(Reason.WORKER_MISMATCH, "Another process answered than the one that was ready.")
         return sandbox, incarnation
@@ -289,8 +303,9 @@ class Leasing:
         if task is None:
             await asyncio.sleep(min(_LOOK_SECONDS, left))
         else:
-            # How it went is on the record; its error is its own caller's.
             await asyncio.wait([task], timeout=left)
+            if task.done() and not task.cancelled() and isinstance(error := task.exception(), HarnessError):
+                raise error  # one flight, one answer: all who wait would fail the same way one after the other
 
     async def _readopt(self, lease: Lease) -> bool:
         """Whether the worker of the lease lives, is the one that was bound, and is watched again."""
@@ -303,11 +318,22 @@ class Leasing:
             return False
         return readiness.bound and readiness.incarnation == lease.incarnation
 
-    def _on_ended(self, sandbox_id: str, end: End) -> None:
-        self._tasks.spawn("sandbox-lost", self._lose(sandbox_id, _REASONS[end]))
+    def _on_ended(self, sandbox_id: str) -> None:
+        if self._closed:
+            return  # the next process finds it dead
+        task = asyncio.create_task(self._lose(sandbox_id))
+        self._losing.add(task)
+        task.add_done_callback(self._lost)
 
-    async def _lose(self, lease_id: str, reason: str) -> None:
+    def _lost(self, task: asyncio.Task[None]) -> None:
+        self._losing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # As when the store is away; the next sweep sees it again.
+            log_incident(_log, "loss_not_recorded", error)
+
+    async def _lose(self, lease_id: str) -> None:
         """Records that a sandbox ended by itself, and removes what is left of it."""
+        reason = _REASONS[self._backend.how_it_ended(lease_id)]
         for _ in range(_MAX_ATTEMPTS):
             kept = await self._store.by_lease_id(lease_id)
             if kept is None or kept.lease.state is not State.BOUND:

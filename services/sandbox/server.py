@@ -42,7 +42,6 @@ async def build(context: ServiceContext[SandboxSettings]) -> Service:
         CatalogClient(catalog),
         WorkerClient(),
         SystemClock(),
-        context.tasks,
         max_sandboxes=settings.max_sandboxes,
         start_seconds=settings.sandbox_start_seconds,
     )

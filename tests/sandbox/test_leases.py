@@ -204,6 +204,7 @@ async def test_a_worker_of_another_harness_is_refused_and_nothing_stays() -> Non
     [
         ("tests.sandbox.no_such_worker", Reason.SANDBOX_NOT_READY, "ended before it was ready"),
         ("no_such_package.worker", Reason.CONFIGURATION_INVALID, "no package no_such_package"),
+        ("tests.sandbox.early_worker", Reason.SANDBOX_NOT_READY, "without listening"),
         ("tests.sandbox.stuck_worker", Reason.SANDBOX_NOT_READY, "within 1 seconds"),
     ],
 )

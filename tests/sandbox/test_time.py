@@ -10,7 +10,6 @@ import pytest
 
 from services.common.errors import HarnessError, Reason
 from services.common.store import open_record_store
-from services.common.tasks import BackgroundTasks
 from services.sandbox.backends.local.backend import LocalBackend, LocalOptions
 from services.sandbox.clients import WorkerClient
 from services.sandbox.lease import Fence, State
@@ -49,25 +48,15 @@ async def leasing(clock: Clock) -> AsyncGenerator[tuple[Leasing, Path]]:
         folder = Path(name)
         records = await open_record_store(f"sqlite://{folder}/sandbox.db", [LEASES])
         backend = await LocalBackend.open(LocalOptions(root=folder / "sb", bwrap="/nonexistent"))
-        tasks = BackgroundTasks()
+        leases = Leasing(
+            LeaseStore(records), backend, OneProfile(), WorkerClient(), clock, max_sandboxes=10, start_seconds=20
+        )
         try:
-            yield (
-                Leasing(
-                    LeaseStore(records),
-                    backend,
-                    OneProfile(),
-                    WorkerClient(),
-                    clock,
-                    tasks,
-                    max_sandboxes=10,
-                    start_seconds=20,
-                ),
-                folder / "sb",
-            )
+            yield leases, folder / "sb"
         finally:
+            await leases.close()
             for sandbox_id in await backend.list_all():
                 await backend.destroy(sandbox_id)
-            await tasks.close()
             await backend.close()
             await records.close()
 

@@ -29,8 +29,9 @@ from services.sandbox.backends.local.command import (
     strict_command,
     worker_arguments,
 )
+from services.sandbox.backends.local.ending import open_lifeline, stop_keeper
 from services.sandbox.backends.local.facade_sockets import facade_mounts
-from services.sandbox.backends.local.identity import has_ended, open_process
+from services.sandbox.backends.local.identity import has_ended, is_locked, open_process
 from services.sandbox.backends.local.launch import Launch
 from services.sandbox.backends.local.seccomp import filter_program, supported
 from services.sandbox.backends.local.uids import Uids
@@ -41,8 +42,6 @@ from services.sandbox.settings import SOCKET_FOLDER, SOCKET_NAME
 _log = get_logger(__name__)
 _PREFIX = "lse_"
 _MIB = 1 << 20
-# I27 grants 2 s in all; a keeper needs a few milliseconds.
-_STOP_SECONDS = 1.5
 _PROBE = "import os; os.write(int(os.environ['HARNESS_READY_FD']), b'{}\\n'); import time; time.sleep(60)"
 MAX_LOG_TAIL_BYTES = 2_000
 
@@ -78,7 +77,7 @@ class LocalBackend:
         self._own_lifeline = own_lifeline
         self._live: dict[str, _Live] = {}
         self._destroying: dict[str, asyncio.Task[None]] = {}
-        self._ended: Ended = lambda _sandbox_id, _end: None
+        self._ended: Ended = lambda _sandbox_id: None
         self._uids = Uids(options.uid_base, options.uid_count) if os.geteuid() == 0 else None
         digest = hashlib.sha256(f"{platform.node()}\0{options.root.resolve()}".encode()).hexdigest()[:12]
         self.place = f"local-{digest}"
@@ -101,7 +100,7 @@ class LocalBackend:
             ) from None
         except OSError as error:
             raise ConfigurationError(f"HARNESS_SANDBOX_DIR: cannot use {options.root}: {error.strerror}.") from None
-        lifeline, own = _lifeline(options.lifeline_fd)
+        lifeline, own = open_lifeline(options.lifeline_fd)
         backend = cls(options, lock, lifeline, own)
         await backend._try_out()
         return backend
@@ -131,6 +130,11 @@ class LocalBackend:
             self._log_tail(spec.sandbox_id, error)
             # Also when the caller gave up: I29, nothing half-made stays.
             await self.destroy(spec.sandbox_id)
+            if isinstance(error, OSError):
+                raise HarnessError(
+                    Reason.SANDBOX_NOT_READY,
+                    f"The machine of the sandbox service refused a sandbox its resources ({os.strerror(error.errno or 0)}).",
+                ) from None
             raise
         return Sandbox(f"unix:{places.sockets / SOCKET_NAME}", mounts.addresses, handle)
 
@@ -144,6 +148,17 @@ class LocalBackend:
             return False
         os.close(pidfd)
         return True
+
+    def how_it_ended(self, sandbox_id: str) -> End:
+        """See `Backend.how_it_ended`."""
+        try:
+            outcome: dict[str, Any] = json.loads((self._places(sandbox_id).own / "exit.json").read_text())
+        except FileNotFoundError:
+            return End.EXIT  # the keeper itself was killed
+        try:
+            return End(outcome["end"])
+        except ValueError:
+            return End.EXIT
 
     async def adopt(self, sandbox_id: str, handle: Mapping[str, Any]) -> bool:
         """See `Backend.adopt`."""
@@ -174,7 +189,7 @@ class LocalBackend:
             pidfd, process = await self._find_keeper(folder), None
         if pidfd is not None:
             try:
-                await _stop(pidfd)
+                await stop_keeper(pidfd)
             finally:
                 os.close(pidfd)
         if process is not None:
@@ -320,17 +335,7 @@ class LocalBackend:
         os.close(live.pidfd)
         if live.process is not None:
             live.process.wait()  # it has ended: this only collects it
-        self._ended(sandbox_id, self._why(sandbox_id))
-
-    def _why(self, sandbox_id: str) -> End:
-        try:
-            outcome: dict[str, Any] = json.loads((self._places(sandbox_id).own / "exit.json").read_text())
-        except FileNotFoundError:
-            return End.EXIT  # the keeper itself was killed
-        try:
-            return End(outcome["end"])
-        except ValueError:
-            return End.EXIT
+        self._ended(sandbox_id)
 
     async def _find_keeper(self, folder: Path) -> int | None:
         """The keeper of a folder another process left, or made just now: by its record, which a living one has or is about to write."""
@@ -339,7 +344,7 @@ class LocalBackend:
                 pidfd = open_process(json.loads((folder / "keeper.json").read_text()))
             except FileNotFoundError:
                 pidfd = None
-            if pidfd is not None or not _is_locked(folder / "lock"):
+            if pidfd is not None or not is_locked(folder / "lock"):
                 return pidfd
             await asyncio.sleep(0.01)  # it holds the lock and has not written its record yet: nothing signals that
         raise HarnessError(Reason.SANDBOX_NOT_READY, "A sandbox that is being started cannot be ended yet.")
@@ -402,61 +407,3 @@ class LocalBackend:
     def _places(self, sandbox_id: str) -> Places:
         own = self._options.root / sandbox_id
         return Places(own, own / SOCKET_FOLDER)
-
-
-def _lifeline(given: int | None) -> tuple[int, int | None]:
-    """The descriptor whose end ends all sandboxes, and, when nobody gave one, the other end of our own."""
-    if given is None:
-        read, write = os.pipe2(os.O_CLOEXEC)
-        return read, write
-    try:
-        os.set_inheritable(given, False)
-    except OSError:
-        raise ConfigurationError(f"HARNESS_LIFELINE_FD: {given} is not an open file descriptor.") from None
-    return given, None
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-async def _stop(pidfd: int) -> None:
-    """Asks the keeper to end everything; kills it when it does not, and the kernel ends the rest."""
-    for number, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
-        try:
-            signal.pidfd_send_signal(pidfd, number)
-        except ProcessLookupError:
-            return
-        if await _wait_ended(pidfd, seconds):
-            return
-    raise HarnessError(Reason.UNAVAILABLE, "A sandbox could not be ended in time; it will be tried again.")
-
-
-async def _wait_ended(pidfd: int, seconds: float) -> bool:
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def readable() -> None:
-        loop.remove_reader(pidfd)
-        if not ended.done():
-            ended.set_result(None)
-
-    loop.add_reader(pidfd, readable)
-    try:
-        async with asyncio.timeout(seconds):
-            await ended
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(pidfd)
-    return True

@@ -1,5 +1,6 @@
 """Which process is meant: a pid counts only with the boot and the start time it was recorded with (I29)."""
 
+import fcntl
 import os
 import select
 from collections.abc import Mapping
@@ -41,3 +42,18 @@ def has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of this file: a keeper, from before it starts to its end."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
