@@ -32,7 +32,10 @@ async def recall(turn: Turn, *, durable: bool) -> Memory:
     head = await turn.thread.load_head()
     if head is None:
         raise PersistenceError("The conversation's state is missing.", code="state_missing")
-    if head.codec != CODEC or not head.parts:
+    if not head.parts:
+        # Only turns that leave no state (bursts, scripts) came before.
+        return Memory()
+    if head.codec != CODEC:
         raise PersistenceError("The conversation's state has another encoding.", code="state_codec")
     try:
         document = orjson.loads(head.parts[0])

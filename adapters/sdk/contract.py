@@ -67,15 +67,15 @@ class Turn:
     run_id: str
     # Number of the turn in its binding, from 1.
     number: int
-    message: str
+    message: str = field(repr=False)
     # The rendered system prompt of this turn.
-    system_prompt: str
+    system_prompt: str = field(repr=False)
     files: Sequence[runtime_pb2.FileRef]
     # Opaque digests, for per-user and per-conversation behaviour of a provider.
     user_id: str
     conversation_id: str
     # The provider's native session id as committed now; empty when there is none.
-    native_session_id: str
+    native_session_id: str = field(repr=False)
     # Revision of the thread's committed head; zero: there is none.
     thread_revision: int
     # W3C trace context of the caller, or empty.

@@ -26,7 +26,9 @@ Stub = Callable[[], "state_grpc.ThreadStateServiceStub"]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The committed state: its revision, from 1, the codec it was written with, and its parts in order."""
+    """The committed state: its revision, from 1, the codec it was written with, and its parts in order. A head that no run wrote
+    parts for has an empty codec and none.
+    """
 
     revision: int
     codec: str
@@ -68,7 +70,8 @@ class ThreadState:
             )
             async for response in call:
                 revision, codec = response.revision, response.codec or codec
-                if not revision:
+                if not response.codec:
+                    # No head, or one that no run has written parts for.
                     break
                 while len(parts) <= response.part_index:
                     if len(parts) >= MAX_HEAD_BYTES // 1024:

@@ -1,0 +1,87 @@
+"""An adapter whose turns are steered from the test, step by step, without clocks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from adapters.sdk.capabilities import NATIVE, build_descriptor, capability
+from adapters.sdk.contract import RuntimeConstruction, Turn
+from adapters.sdk.simple import BaseAdapter, BaseRuntime
+
+
+class SteeredRuntime(BaseRuntime):
+    """Counts what the host asks of it, and streams what the test's `play` yields."""
+
+    def __init__(self, adapter: "SteeredAdapter", construction: RuntimeConstruction) -> None:
+        self.adapter = adapter
+        self.construction = construction
+        self.initialized = self.restarted = self.cleaned = 0
+        self.cancelled: list[int] = []
+        self.cleaning = asyncio.Event()
+
+    async def initialize(self) -> None:
+        self.initialized += 1
+        if self.adapter.initialize_error is not None:
+            raise self.adapter.initialize_error
+
+    async def stream(self, turn: Turn) -> AsyncIterator:
+        self.adapter.turns.append(turn)
+        self.adapter.begun.set()
+        try:
+            async for event in self.adapter.play(turn):
+                self.adapter.taken += 1
+                yield event
+        finally:
+            self.adapter.ended.append(turn.run_id)
+
+    async def cancel(self, reason):
+        self.cancelled.append(reason)
+        return self.adapter.side_effects
+
+    async def restart(self) -> None:
+        self.restarted += 1
+
+    async def cleanup(self) -> None:
+        self.cleaned += 1
+        self.cleaning.set()
+        if self.adapter.cleanup_hangs:
+            await asyncio.Event().wait()
+
+
+class SteeredAdapter(BaseAdapter):
+    def __init__(self, play) -> None:
+        self.play = play
+        self.turns: list[Turn] = []
+        self.ended: list[str] = []
+        self.runtimes: list[SteeredRuntime] = []
+        self.taken = 0
+        self.begun = asyncio.Event()
+        self.initialize_error: Exception | None = None
+        self.cleanup_hangs = False
+        self.side_effects = None
+        self.checks = []
+        self._descriptor = build_descriptor(
+            harness_id="steered",
+            display_name="Steered",
+            adapter_version="1.0.0",
+            capabilities={"stream.text": capability(NATIVE)},
+        )
+
+    @property
+    def descriptor(self):
+        return self._descriptor
+
+    async def health(self):
+        if isinstance(self.checks, Exception):
+            raise self.checks
+        return self.checks
+
+    async def create_runtime(self, construction):
+        runtime = SteeredRuntime(self, construction)
+        self.runtimes.append(runtime)
+        return runtime
+
+
+async def until(condition) -> None:
+    """Waits for a condition that nothing signals, bounded by the test's own timeout."""
+    while not condition():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.002)
