@@ -17,12 +17,19 @@ def mesh() -> Iterator[Mesh]:
     started.close()
 
 
-@pytest.fixture
-def own_mesh() -> Iterator[Mesh]:
-    """For tests that kill, restart or configure."""
+@pytest.fixture(scope="session")
+def rough_mesh_processes() -> Iterator[Mesh]:
+    """The processes behind `rough_mesh`."""
     started = Mesh().start()
     yield started
     started.close()
+
+
+@pytest.fixture
+def rough_mesh(rough_mesh_processes: Mesh) -> Mesh:
+    """For tests that kill and restart: each finds everything running."""
+    rough_mesh_processes.heal()
+    return rough_mesh_processes
 
 
 @pytest.fixture

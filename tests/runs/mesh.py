@@ -47,9 +47,15 @@ class Part:
     environment: dict[str, str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
+    _ready: int = -1
 
     def start(self) -> None:
         """Returns once the process says that it serves."""
+        self.begin()
+        self.wait_ready()
+
+    def begin(self) -> None:
+        """Start the process; pair with `wait_ready`."""
         reading, writing = os.pipe()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -60,10 +66,19 @@ class Part:
                 stderr=log,
             )
         os.close(writing)
-        with os.fdopen(reading) as pipe:
+        self._ready = reading
+
+    def wait_ready(self) -> None:
+        """Returns once the process says that it serves."""
+        with os.fdopen(self._ready) as pipe:
             line = pipe.readline()
         assert line, f"{self.name} did not start:\n{self.log.read_text()}"
         json.loads(line)
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
 
     def end(self, number: int = TERMINATE) -> int:
         """Ends the process if it still runs; its exit code."""
@@ -109,19 +124,17 @@ class Mesh:
 
     def runs_part(self, name: str, **settings: Any) -> Part:
         """A replica of the runs service; all share one store."""
-        return self._part(
-            name,
-            ["-m", "services.runs"],
-            HARNESS_STORE_URL=f"sqlite://{self.folder}/runs.sqlite3",
-            HARNESS_CATALOG_ADDRESS=self.address("catalog"),
-            HARNESS_SESSIONS_ADDRESS=self.address("sessions"),
-            HARNESS_STATE_FACADE_ADDRESS=self.address("facade"),
-            HARNESS_CAPABILITY_SIGNING_KEY=self._private,
-            HARNESS_LEASE_TTL_SECONDS="2",
-            HARNESS_SWEEP_INTERVAL_SECONDS="0.2",
-            HARNESS_REATTACH_SECONDS="2",
-            **{**self.settings, **settings},
-        )
+        environment = {
+            "HARNESS_STORE_URL": f"sqlite://{self.folder}/runs.sqlite3",
+            "HARNESS_CATALOG_ADDRESS": self.address("catalog"),
+            "HARNESS_SESSIONS_ADDRESS": self.address("sessions"),
+            "HARNESS_STATE_FACADE_ADDRESS": self.address("facade"),
+            "HARNESS_CAPABILITY_SIGNING_KEY": self._private,
+            "HARNESS_LEASE_TTL_SECONDS": "2",
+            "HARNESS_SWEEP_INTERVAL_SECONDS": "0.2",
+            "HARNESS_REATTACH_SECONDS": "2",
+        }
+        return self._part(name, ["-m", "services.runs"], **{**environment, **self.settings, **settings})
 
     def address(self, name: str) -> str:
         """Where a part listens."""
@@ -130,12 +143,22 @@ class Mesh:
     def start(self) -> Mesh:
         """Start everything; what was started is ended when something does not come up."""
         try:
-            for part in (self.sessions, self.reference, self.catalog, self.runs):
-                part.start()
+            # The catalog looks at the adapter when it starts; what does not wait for each other starts together.
+            for together in ((self.sessions, self.reference), (self.catalog, self.runs)):
+                for part in together:
+                    part.begin()
+                for part in together:
+                    part.wait_ready()
         except BaseException:
             self.close()
             raise
         return self
+
+    def heal(self) -> None:
+        """Start again what a test has ended."""
+        for part in (self.sessions, self.reference, self.catalog, self.runs):
+            if not part.lives:
+                part.start()
 
     def close(self) -> None:
         """End every process, and leave no file behind."""
@@ -310,6 +333,12 @@ class Client:
             while (found := await self.binding(agent_id, conversation)).HasField("active"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return found
+
+    async def begin_clear(self, agent_id: str, conversation: str) -> None:
+        """Begin a clear and do no more, as a clear that dies half-way."""
+        request = session_service_pb2.BeginClearRequest(agent_id=agent_id, conversation_id=conversation)
+        response = await self._sessions.call(self._bindings.BeginClear, request, subject=self.subject)
+        assert response.closing
 
     async def reserve(self, agent_id: str, conversation: str, run_id: str, key: str) -> binding_pb2.Binding:
         """Reserve the slot and store nothing, as a start that dies half-way."""
