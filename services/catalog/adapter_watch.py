@@ -209,7 +209,7 @@ class AdapterWatch:
             Reason.DEADLINE_EXCEEDED: "The adapter does not answer in time.",
             Reason.UNIMPLEMENTED: "What answers at the adapter's address is no adapter.",
         }.get(error.reason, "The adapter cannot be reached.")
-        self._away(seen, reason)
+        self._away(replace(seen, health=None), reason)
 
     def _away(self, state: HarnessState, reason: str) -> None:
         gone = replace(state, availability=pb.AVAILABILITY_UNAVAILABLE, reason=reason, looked_at=self._pace.clock())

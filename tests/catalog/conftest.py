@@ -67,6 +67,9 @@ async def start(folder: Path) -> AsyncIterator[Start]:
     for catalog in catalogs:
         if catalog.process is not None:
             await catalog.stop()
+            log = catalog.log.read_text()
+            assert "incident" not in log, log
+            assert "Traceback" not in log, log
 
 
 @pytest.fixture

@@ -69,9 +69,11 @@ async def test_an_adapter_that_dies_is_shown_with_what_was_known_and_found_again
     await until(client.harness, is_available)
     revision = (await client.list()).catalog_revision
     assert (await client.resolve()).adapter_incarnation == "inc-first"
+    assert (await client.health()).HasField("report")
     await end(first, signal.SIGKILL)
     gone = await until(client.harness, lambda harness: not is_available(harness))
     assert gone.availability == UNAVAILABLE
+    assert not (await client.health()).HasField("report")
     assert gone.display_name == "Toy harness"
     assert (await client.list()).catalog_revision == revision
     report = await client.validate(blueprint())

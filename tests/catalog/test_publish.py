@@ -88,7 +88,68 @@ async def check(store: CatalogStore) -> list[dict[str, Any]]:
         # Complete, and of one save: nothing of one mixed with another.
         assert version["config_fingerprint"] == f"fp-{version['name']}" == f"fp-{version['blueprint']['name']}"
     assert agent["name"] == complete[-1]["name"], "the pointer tells of another version"
+    nonces = [version["nonce"] for version in complete]
+    assert len(set(nonces)) == len(nonces), "one save made two versions"
     return complete
+
+
+async def save_first(folder: Path) -> tuple[Any, CatalogStore]:
+    records = await open_record_store(f"sqlite://{folder}/s.sqlite3", COLLECTIONS)
+    store = CatalogStore(records)
+    await Publisher(store, lambda: 1, lambda: "nonce-first").save(content("first"), None)
+    return records, store
+
+
+def saving(name: str, expected: int | None = None) -> Callable[[Publisher], Any]:
+    return lambda publisher: publisher.save(content(name), expected)
+
+
+async def finish(store: CatalogStore, *actors: Actor) -> list[str]:
+    for actor in actors:
+        while not actor.task.done():
+            await actor.advance()
+            await check(store)
+    return [version["name"] for version in await check(store)]
+
+
+async def test_i15_a_half_made_for_a_later_revision_is_not_taken_over(tmp_path: Path) -> None:
+    records, store = await save_first(tmp_path)
+    late = Actor(store, 1, saving("late"))
+    for _ in range(2):  # has read the pointer and the current version
+        await late.advance()
+    await finish(store, Actor(store, 2, lambda publisher: publisher.disable("writer")))
+    ahead = Actor(store, 3, saving("ahead"))
+    for _ in range(4):  # its version is in the slot, made for the revision after the disable; the pointer is next
+        await ahead.advance()
+    await late.advance()  # reads the slot, with a pointer that is out of date
+    await late.advance()
+    assert await finish(store, ahead, late) == ["first", "ahead", "late"]
+    assert ahead.task.result().version["name"] == "ahead"
+    assert late.task.result().version["version"] == 3
+    await records.close()
+
+
+async def test_i15_a_half_whose_pointer_moved_on_is_taken_over(tmp_path: Path) -> None:
+    records, store = await save_first(tmp_path)
+    dead = Actor(store, 1, saving("dead"))
+    for _ in range(4):
+        await dead.advance()
+    await finish(store, Actor(store, 2, lambda publisher: publisher.disable("writer")))
+    await dead.die()
+    assert await finish(store, Actor(store, 3, saving("next"))) == ["first", "next"]
+    await records.close()
+
+
+async def test_i15_a_save_that_another_finished_is_answered_as_its_own(tmp_path: Path) -> None:
+    records, store = await save_first(tmp_path)
+    slow = Actor(store, 1, saving("slow", 1))
+    for _ in range(4):  # all but the pointer
+        await slow.advance()
+    quick = Actor(store, 2, saving("quick"))
+    assert await finish(store, quick, slow) == ["first", "slow", "quick"]
+    assert slow.task.result().version["version"] == 2
+    assert quick.task.result().version["version"] == 3
+    await records.close()
 
 
 ACTS = st.one_of(
@@ -116,6 +177,7 @@ async def interleave(
         records = await open_record_store(f"sqlite://{folder}/s.sqlite3", COLLECTIONS)
         store = CatalogStore(records)
         seen: dict[int, dict[str, Any]] = {}
+        await Publisher(store, lambda: 1, lambda: "nonce-first").save(content("first"), None)
 
         def act_of(kind: str, name: str, expected: int | None) -> Callable[[Publisher], Any]:
             return lambda publisher: (
@@ -351,3 +413,18 @@ async def test_an_error_with_many_issues_still_arrives(client: Client) -> None:
     error = await refused(Reason.HARNESS_VALIDATION_STALE, client.save(document, catalog_revision="cat_old"))
     assert error.details[0].path == "catalog_revision"
     assert error.details[-1].code == "too_many_issues"
+
+
+async def test_a_store_that_is_away_is_a_clear_retryable_error(tmp_path: Path) -> None:
+    records = await open_record_store(f"sqlite://{tmp_path}/s.sqlite3", COLLECTIONS)
+    store = CatalogStore(records)
+    await records.close()
+    error = await refused(Reason.STORE_UNAVAILABLE, store.agent("writer"))
+    assert error.retryable
+    await refused(Reason.STORE_UNAVAILABLE, Publisher(store, lambda: 1, lambda: "n").save(content("a"), None))
+
+
+async def test_an_error_with_many_shape_problems_arrives_too(client: Client) -> None:
+    document = blueprint(tools={"bindings": [{"tool_id": " "} for _ in range(120)]})
+    error = await refused(Reason.INVALID_REQUEST, client.save(document))
+    assert error.details[0].path == "blueprint.tools.bindings[0].tool_id"
