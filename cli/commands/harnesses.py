@@ -1,0 +1,101 @@
+"""`harness harnesses`: which harnesses there are, and how they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.commands.arguments import HarnessId, Json
+from cli.errors import CommandError, ExitCode
+from cli.execute import execute
+
+if TYPE_CHECKING:
+    from cli.api import Api
+    from cli.output import Output
+
+app = typer.Typer(help="Show harnesses, their profiles and capabilities.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_harnesses(as_json: Json = False) -> None:
+    """List the harnesses an agent may choose, the ones that are away included."""
+
+    async def work(api: Api, output: Output) -> int:
+        data = await api.get("/api/v1/harnesses")
+        if output.as_json:
+            output.document(data)
+            return 0
+        rows = [
+            (
+                item["harness_id"],
+                item["adapter_version"],
+                item["availability"],
+                item["certification"],
+                [profile["profile_id"] for profile in item["profiles"]],
+                item["reason"],
+            )
+            for item in data["harnesses"]
+        ]
+        columns = ("HARNESS", "ADAPTER", "AVAILABILITY", "CERTIFICATION", "PROFILES", "REASON")
+        output.table(columns, rows, "The operator file allows no harness.")
+        return 0
+
+    execute(work, as_json=as_json)
+
+
+@app.command("show")
+def show(harness_id: HarnessId, as_json: Json = False) -> None:
+    """Show one harness: health, profiles, options, capabilities."""
+
+    async def work(api: Api, output: Output) -> int:
+        harnesses = (await api.get("/api/v1/harnesses"))["harnesses"]
+        found = next((item for item in harnesses if item["harness_id"] == harness_id), None)
+        if found is None:
+            raise CommandError(
+                f"There is no harness {harness_id}.", ExitCode.NOT_FOUND, "not_found", "See `harness harnesses list`."
+            )
+        health = await api.get(f"/api/v1/harnesses/{harness_id}/health")
+        if output.as_json:
+            output.document({"harness": found, "health": health})
+        else:
+            _show(output, found, health)
+        return 0
+
+    execute(work, as_json=as_json)
+
+
+def _show(output: Output, harness: dict[str, Any], health: dict[str, Any]) -> None:
+    report = health["report"] or {}
+    capacity = report.get("capacity") or {}
+    output.fields(
+        {
+            "harness": harness["harness_id"],
+            "name": harness["display_name"],
+            "description": harness["description"],
+            "adapter": harness["adapter_version"],
+            "sdk": f"{harness['sdk_name']} {harness['sdk_version']}",
+            "availability": harness["availability"],
+            "reason": harness["reason"],
+            "certification": harness["certification"],
+            "placements": harness["placements"],
+            "health": report.get("status"),
+            "active runs": f"{capacity['active']} of {capacity['limit']}" if capacity else "",
+        }
+    )
+    output.say("")
+    profiles = [(item["profile_id"], item["placement"], item["description"]) for item in harness["profiles"]]
+    output.table(("PROFILE", "PLACEMENT", "DESCRIPTION"), profiles, "No profiles.")
+    options = (harness["options_schema"] or {}).get("properties") or {}
+    if options:
+        output.say("")
+        rows = [
+            (name, item.get("type"), item.get("description"))
+            for name, item in options.items()
+            if isinstance(item, dict)
+        ]
+        output.table(("OPTION", "TYPE", "DESCRIPTION"), rows, "")
+    if harness["capabilities"]:
+        output.say("")
+        rows = [(key, item["level"], item["explanation"]) for key, item in harness["capabilities"].items()]
+        output.table(("CAPABILITY", "LEVEL", "EXPLANATION"), rows, "")

@@ -1,0 +1,59 @@
+"""`harness up`: a whole mesh on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import usage_error
+from cli.execute import finish
+from cli.text import safe_text
+
+
+def up(
+    host: Annotated[
+        str, typer.Option("--host", help="Where REST is served. Anything but loopback needs HARNESS_TOKEN.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Its port; 0 picks a free one.")] = 8010,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", metavar="DIR", help="Where everything is kept. Default: HARNESS_DATA_DIR, or .harness."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The operator file. Default: the reference harness alone."),
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Once ready, save the example agent and show a turn of it.")
+    ] = False,
+) -> None:
+    """Start every service and adapter as own processes, keep them running, and stop them all on Ctrl-C."""
+    if config is not None and not config.is_file():
+        raise usage_error(
+            f"--config: {config} is not a file.", "Name an operator file: see docs/reference/operator-file.md."
+        )
+    finish(lambda: asyncio.run(_up(host, port, data_dir, config, demo=demo)))
+
+
+async def _up(host: str, port: int, data_dir: Path | None, config: Path | None, *, demo: bool) -> int:
+    from cli.mesh.layout import default_data_dir
+    from cli.mesh.supervisor import UpOptions, run_mesh
+
+    on_ready: Callable[[str], Awaitable[None]] | None = None
+    if demo:
+        from cli.demo import show_demo
+
+        on_ready = show_demo
+    return await run_mesh(UpOptions(host, port, data_dir or default_data_dir(), config), say=_say, on_ready=on_ready)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{safe_text(text)}\n")
+    sys.stdout.flush()

@@ -1,0 +1,155 @@
+"""Starting a turn and watching a run, so that neither a broken connection nor Ctrl-C leaves a person in doubt."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cli.api import Api, Broken, unreachable
+from cli.documents import read_bytes, read_text
+from cli.errors import CommandError, ExitCode, usage_error
+from cli.feed import RunFeed
+from cli.output import Output
+from cli.run_view import EXIT_CODES, run_view
+
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
+MAX_CONTEXT_CHARACTERS: Final = 500_000
+START_ATTEMPTS: Final = 3
+_STDIN: Final = "-"
+
+
+@dataclass(slots=True)
+class Watch:
+    """Watching one run from a cursor on."""
+
+    run_id: str
+    cursor: int = 0
+    reached: bool = False
+
+    async def follow(self, api: Api, output: Output) -> int:
+        """Shows every event once, over as many connections as it takes. The exit code says how the run ended."""
+        view = run_view(output)
+
+        def broken(reason: str, cursor: int) -> None:
+            view.pause()
+            output.note(f"connection lost ({reason}); resuming after event {cursor}")
+
+        feed = RunFeed(api, self.run_id, self.cursor, reached=self.reached, on_break=broken)
+        last = ""
+        try:
+            async with contextlib.aclosing(feed.events()) as events:
+                async for event in events:
+                    view.show(event)
+                    self.cursor, last = event.sequence, event.event_type
+        finally:
+            view.pause()
+        if last not in EXIT_CODES:
+            # Nothing was left to show.
+            run = await api.get(f"/api/v1/runs/{self.run_id}")
+            last = f"run.{run['status']}"
+            output.note(f"{self.run_id}: {run['status']}, no event after {self.cursor}")
+        return int(EXIT_CODES[last])
+
+    def interrupted(self) -> CommandError:
+        """What Ctrl-C left behind."""
+        return CommandError(
+            f"Stopped watching; run {self.run_id} goes on.",
+            ExitCode.INTERRUPTED,
+            "interrupted",
+            f"Watch it again with `harness runs watch {self.run_id} --after {self.cursor}`, cancel it with "
+            f"`harness runs cancel {self.run_id}`.",
+            facts={"run_id": self.run_id, "last_sequence": self.cursor},
+        )
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn to start. Its request id is chosen here if not given, so that a start whose answer is lost can be repeated."""
+
+    request: dict[str, Any]
+    names_conversation: bool
+    watch: Watch | None = field(default=None)
+
+    @classmethod
+    def create(
+        cls,
+        agent_id: str,
+        message: str,
+        conversation_id: str | None,
+        context: str | None,
+        on_conflict: str,
+        request_id: str | None,
+    ) -> Turn:
+        """The turn as the command line describes it. Raises CommandError (exit 2)."""
+        if message == _STDIN and context == _STDIN:
+            raise usage_error("MESSAGE and --context cannot both be standard input.", "Put one of them in a file.")
+        request: dict[str, Any] = {
+            "agent_id": agent_id,
+            "conversation_id": conversation_id or f"cli-{secrets.token_hex(8)}",
+            "message": _message(message),
+            "client_request_id": request_id or f"cli-{secrets.token_hex(16)}",
+            "on_conflict": on_conflict,
+        }
+        if context is not None:
+            request["context"] = read_text(context, MAX_CONTEXT_CHARACTERS)
+        return cls(request, names_conversation=conversation_id is not None)
+
+    def interrupted(self) -> CommandError:
+        """What Ctrl-C left behind."""
+        if self.watch is not None:
+            return self.watch.interrupted()
+        request = self.request
+        return CommandError(
+            "Interrupted before the mesh had answered: the run may have been started.",
+            ExitCode.INTERRUPTED,
+            "interrupted",
+            f"Find out with `harness runs list --agent {request['agent_id']} --conversation {request['conversation_id']}`.",
+            facts={"conversation_id": request["conversation_id"], "client_request_id": request["client_request_id"]},
+        )
+
+
+async def start_and_watch(api: Api, output: Output, turn: Turn, *, detach: bool = False) -> int:
+    """Starts the turn; unless detached, watches it to its end and returns the exit code for how it ended."""
+    run = await _start(api, turn)
+    run_id, conversation = run["run_id"], run["conversation_id"]
+    turn.watch = Watch(run_id, reached=True)
+    if detach:
+        if output.as_json:
+            output.document(run)
+        else:
+            output.say(f"run {run_id} of conversation {conversation}: {run['status']}")
+            output.note(f"Watch it with `harness runs watch {run_id}`.")
+        return 0
+    chosen = "" if turn.names_conversation else " (go on with it by --conversation)"
+    output.note(f"run {run_id} · conversation {conversation}{chosen}")
+    return await turn.watch.follow(api, output)
+
+
+async def _start(api: Api, turn: Turn) -> dict[str, Any]:
+    attempt = 1
+    while True:
+        try:
+            return await api.post("/api/v1/runs", turn.request)
+        except Broken as broken:
+            # I3: the request id makes a repeated start the same run.
+            if attempt == START_ATTEMPTS:
+                raise unreachable(api.connection.url, broken.reason) from None
+        attempt += 1
+
+
+def _message(text: str) -> str:
+    if text == _STDIN:
+        data = read_bytes(_STDIN, MAX_MESSAGE_BYTES)
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise usage_error("MESSAGE is not UTF-8 text.", "Give it as UTF-8.") from None
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise usage_error("MESSAGE is not UTF-8 text.", "Give it as UTF-8.") from None
+    if not 0 < size <= MAX_MESSAGE_BYTES:
+        raise usage_error(f"MESSAGE has {size:,} bytes.", f"Give 1 to {MAX_MESSAGE_BYTES:,} bytes of text.")
+    return text
