@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -28,6 +28,8 @@ from harness.runtime.v1 import runtime_pb2, runtime_service_pb2, runtime_service
 from harness.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 
 Draft = event_pb2.EventDraft
+# What `read` of a stream gives after its last message.
+END = cast("Any", grpc.aio).EOF
 DEFAULT_TURN_SECONDS = 60.0
 
 
@@ -167,7 +169,7 @@ class AdapterClient:
         """All drafts of a call to its end, offsets checked for gaps, acknowledged if a fence is given."""
         drafts: list[Draft] = []
         following = None
-        while (response := await call.read()) is not grpc.aio.EOF:
+        while (response := await call.read()) is not END:
             batch = response.batch
             if not batch.drafts:
                 continue

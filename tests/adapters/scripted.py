@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 from adapters.sdk.capabilities import NATIVE, build_descriptor, capability
 from adapters.sdk.contract import RuntimeConstruction, Turn
@@ -57,8 +58,8 @@ class SteeredAdapter(BaseAdapter):
         self.begun = asyncio.Event()
         self.initialize_error: Exception | None = None
         self.cleanup_hangs = False
-        self.side_effects = None
-        self.checks = []
+        self.side_effects: Any = None
+        self.checks: Any = []
         self._descriptor = build_descriptor(
             harness_id="steered",
             display_name="Steered",

@@ -1,13 +1,17 @@
 """Reading refusals off the wire."""
 
+from typing import Any
+
 import grpc
 import grpc.aio
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from adapters.sdk.testing import END
 
-def details(error: grpc.aio.AioRpcError) -> tuple[str, error_details_pb2.ErrorInfo, status_pb2.Status]:
-    trailers = dict(error.trailing_metadata() or ())
+
+def details(error: Any) -> tuple[str, error_details_pb2.ErrorInfo, status_pb2.Status]:
+    trailers: dict[str, Any] = dict(error.trailing_metadata() or ())
     status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
@@ -26,6 +30,6 @@ async def refused(awaitable, code: str, reason: str) -> error_details_pb2.ErrorI
 
 async def drained(call) -> list:
     responses = []
-    while (response := await call.read()) is not grpc.aio.EOF:
+    while (response := await call.read()) is not END:
         responses.append(response)
     return responses

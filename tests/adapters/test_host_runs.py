@@ -8,7 +8,7 @@ import pytest
 
 from adapters.sdk import errors, events
 from adapters.sdk.host.limits import HostLimits
-from adapters.sdk.testing import kinds, served, text_of
+from adapters.sdk.testing import END, kinds, served, text_of
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.runtime.v1 import runtime_pb2
@@ -89,7 +89,7 @@ async def test_the_first_event_does_not_wait_for_more():
         assert (response.batch.first_offset, text_of(response.batch.drafts)) == (1, "one")
         queue.put_nowait(events.completed())
         assert kinds((await call.read()).batch.drafts) == ["run.completed"]
-        assert await call.read() is grpc.aio.EOF
+        assert await call.read() is END
 
 
 async def test_start_again_joins_from_the_first_unacknowledged_event_and_ends_the_older_stream():
@@ -291,7 +291,7 @@ async def test_i12_cancel_during_a_run_stops_it_and_no_event_follows():
         (last,) = (await call.read()).batch.drafts
         assert last.payload.run_cancelled.reason == CANCEL
         assert last.payload.run_cancelled.side_effect_status == errors.KNOWN_SIDE_EFFECTS
-        assert await call.read() is grpc.aio.EOF
+        assert await call.read() is END
         assert adapter.runtimes[0].cancelled == [CANCEL]
         assert (await client.cancel(fence)).already_ended
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -34,11 +35,12 @@ async def test_a_process_announces_itself_and_serves_health_and_reflection(start
     async with connected(process.address) as client:
         answer = await client.adapter.GetDescriptor(adapter_pb2.GetDescriptorRequest())
         assert answer.incarnation == process.ready["incarnation"]
-        stub = health_pb2_grpc.HealthStub(client.channel)
+        stub: Any = health_pb2_grpc.HealthStub(client.channel)
         for name in ("", "harness.runtime.v1.RuntimeService", "harness.adapter.v1.AdapterService"):
             assert (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status == 1
+        reflecting: Any = cast("Any", reflection_pb2_grpc).ServerReflectionStub(client.channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        answers = reflection_pb2_grpc.ServerReflectionStub(client.channel).ServerReflectionInfo(iter([request]))
+        answers = reflecting.ServerReflectionInfo(iter([request]))
         listed = (await answers.read()).list_services_response.service
         assert "harness.adapter.v1.AdapterService" in {service.name for service in listed}
         answers.cancel()
@@ -62,7 +64,8 @@ async def test_a_worker_is_bound_once_for_life_and_ends_on_shutdown(start):
         await refused(client.sandbox.Bind(bind), "FAILED_PRECONDITION", "WORKER_MISMATCH")
         await client.create()
         await client.create()
-        for change in ({"binding_id": "b2"}, {"epoch": 2}, {"runtime_generation": 2}):
+        changes: list[dict[str, Any]] = [{"binding_id": "b2"}, {"epoch": 2}, {"runtime_generation": 2}]
+        for change in changes:
             other = worker_pb2.BindRequest(
                 fence=client.fence(**change), harness_id="reference", context=client.context()
             )

@@ -6,6 +6,7 @@ import os
 import time
 
 import pytest
+from google.protobuf import json_format
 
 from adapters.reference.adapter import ReferenceAdapter
 from adapters.sdk.capabilities import CAPABILITY_KEYS
@@ -120,7 +121,7 @@ async def test_a_script_plays_its_steps_in_order():
     ]
     assert text_of(drafts) == "one twoab  cinner"
     assert [list(d.namespace) for d in drafts if d.payload.content_delta.text == "inner"] == [["helper"]]
-    assert drafts[8].payload.tool_completed.result.struct_value["found"][1] == 2
+    assert json_format.MessageToDict(drafts[8].payload.tool_completed.result) == {"found": [1, 2]}
     assert drafts[10].payload.tool_completed.error.message == "not there"
 
 
@@ -198,7 +199,9 @@ async def test_hang_and_spin_end_by_cancel_and_by_themselves():
 async def test_evaluate_writes_defaults_out():
     blueprint = blueprint_pb2.AgentBlueprint(id="a", name="A", harness=blueprint_pb2.HarnessSelection(id="reference"))
     async with reference() as client:
-        answer = await client.adapter.Evaluate(adapter_pb2.EvaluateRequest(blueprint=blueprint, placement=1))
+        answer = await client.adapter.Evaluate(
+            adapter_pb2.EvaluateRequest(blueprint=blueprint, placement=placement_pb2.PLACEMENT_PROVIDER_MANAGED)
+        )
         assert not answer.issues
         assert dict(answer.normalized_options) == {"greeting": ""}
 

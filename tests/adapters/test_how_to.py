@@ -1,0 +1,79 @@
+"""The page on writing an adapter is true: its code is taken from it and run as it says."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+from adapters.sdk.testing import connected, kinds, text_of
+from tests.adapters.processes import AdapterProcess
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-an-adapter.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def install(folder: Path) -> None:
+    """Lays the adapter out as a package, and its test beside it."""
+    adapter, test = blocks("python")
+    package = folder / "parrot"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(adapter.replace("adapters.parrot", "parrot"))
+    (folder / "test_parrot.py").write_text("from parrot.__main__ import ParrotAdapter\n" + test)
+
+
+async def test_the_adapter_of_the_page_is_served_in_both_placements(folder):
+    install(folder)
+    environment = {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    for arguments in ((), ("--worker",)):
+        process = AdapterProcess(folder, "parrot", arguments, environment, name=f"p{len(arguments)}")
+        await process.start()
+        try:
+            async with connected(process.address, worker=bool(arguments), harness_id="parrot") as client:
+                drafts = await client.turn("hello there")
+                assert text_of(drafts) == "hello there "
+                assert kinds(drafts)[-2:] == ["usage.updated", "run.completed"]
+                failed = (await client.turn("word " * 101))[-1].payload.run_failed
+                assert (failed.code, failed.retry_after_seconds) == ("rate_limited", 30)
+        finally:
+            assert await process.stop() == 0
+
+
+async def test_the_test_of_the_page_passes(folder):
+    install(folder)
+    process = await asyncio.create_subprocess_exec(
+        *[
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "asyncio_mode=auto",
+            "--rootdir",
+            str(folder),
+        ],
+        str(folder / "test_parrot.py"),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(PAGE.parents[2])])},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    assert "1 passed" in output.decode()
+
+
+def test_the_commands_and_the_operators_file_name_what_there_is():
+    (commands,) = blocks("sh")
+    assert commands.count("python -m adapters.parrot --listen unix:") == 2
+    (operator,) = blocks("yaml")
+    (entry,) = yaml.safe_load(operator)["adapters"]
+    assert entry["harness_id"] == "parrot"
+    assert entry["profiles"][0]["placement"] == "provider_managed"
