@@ -45,7 +45,7 @@ async def test_i26_raced_acquires_of_a_binding_share_one_sandbox_and_bindings_ne
 
 async def test_i26_two_processes_of_the_service_race_for_a_binding_and_one_makes_it() -> None:
     async with running_mesh() as one, running_mesh(start=False) as two:
-        two.settings["HARNESS_STORE_URL"] = f"sqlite://{one.folder}/data/sandbox.db"
+        two.settings["HARNESS_STORE_URL"] = f"sqlite://{one.folder}/data/sandbox.sqlite3"
         await two.start()
         answers = await asyncio.gather(*(mesh.acquire("bnd_a") for mesh in (one, two, one, two)))
         assert len({answer.lease.lease_id for answer in answers}) == 1
@@ -245,3 +245,12 @@ async def test_an_environment_without_isolation_still_holds_nothing_of_the_mesh(
         assert set(names) <= {
             "HARNESS_DIE_WITH_PARENT", "HOME", "LANG", "LC_CTYPE", "PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "TMPDIR",
         }  # fmt: skip
+
+
+async def test_i35_a_workers_output_is_kept_to_its_bound_and_read_on() -> None:
+    async with running_mesh() as mesh:
+        lease = (await mesh.acquire("bnd_a")).lease
+        await inside(lease, "import sys\nprint('x' * (3 << 20), file=sys.stderr, flush=True)\nresult = 1")
+        kept = (mesh.root / lease.lease_id / "worker.log").read_bytes()
+        assert 1 << 20 <= len(kept) < (1 << 20) + 100
+        assert kept.endswith(b"is the limit]\n")

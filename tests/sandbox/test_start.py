@@ -40,6 +40,7 @@ async def run_service(folder: Path, **settings: str) -> tuple[int, str]:
         ({"HARNESS_CATALOG_ADDRESS": ""}, "HARNESS_CATALOG_ADDRESS"),
         ({"HARNESS_SANDBOX_DIR": "/tmp/" + "long/" * 20}, "HARNESS_SANDBOX_DIR"),
         ({"HARNESS_LIFELINE_FD": "999"}, "HARNESS_LIFELINE_FD"),
+        ({"HARNESS_STORE_URL": "nonsense://x"}, "HARNESS_STORE_URL"),
         ({"HARNESS_MAX_SANDBOXES": "0"}, "HARNESS_MAX_SANDBOXES"),
         ({"HARNESS_SANDBOX_LIMITS": "none"}, "HARNESS_SANDBOX_LIMITS"),
     ],

@@ -107,7 +107,9 @@ def find_cgroups(parent: str) -> Cgroups | str:
     try:
         found = _version_2(parent) or _version_1(parent)
         if found is None:
-            return "control groups for memory and pids are not mounted"
+            return (
+                "control groups for memory and pids are not mounted, or this process's own group may not hand them down"
+            )
         name = f"probe-{secrets.token_hex(4)}"
         found.create(name, Limits(memory_mib=64, max_pids=32, cpu_millis=100))
         found.remove(name)
@@ -147,7 +149,7 @@ def _version_2(parent: str) -> Cgroups | None:
         own = _below(mount, _own_group(""))
         # A group with processes in it may not hand controllers down (but for the root), so siblings of our own group are used then.
         for base in (own, own.parent):
-            if not base.is_relative_to(mount):
+            if not base.is_relative_to(mount) or not (base / "cgroup.controllers").exists():
                 continue
             controllers = set((base / "cgroup.controllers").read_text().split())
             if not controllers.issuperset(_NEEDED):

@@ -45,7 +45,7 @@ class View:
 def python_view(worker_module: str) -> View:
     """The view for a worker of this module. `HarnessError` configuration_invalid when its package is not installed here."""
     packages, parents = _packages(worker_module)
-    site = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+    site = _site_folders()
     folders = [Path(sys.base_prefix).resolve(), Path(sys.base_exec_prefix).resolve(), *site, *packages]
     shown = [Shown(Path(path), path) for path in _SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()]
     links = [Link(str(Path(path).readlink()), path) for path in _SYSTEM if Path(path).is_symlink()]
@@ -61,6 +61,13 @@ def python_view(worker_module: str) -> View:
         str(Path(executable).resolve()),
         tuple(_unique([*parents, *(str(path) for path in site)])),
     )
+
+
+def _site_folders() -> list[Path]:
+    """Where this process's installed packages are; the worker's are the same."""
+    installed = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    on_path = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    return [Path(path).resolve() for path in _unique([*installed, *on_path])]
 
 
 def _packages(worker_module: str) -> tuple[list[Path], list[str]]:
