@@ -1,0 +1,1 @@
+"""The mesh on one machine: started, watched, stopped, killed."""
