@@ -77,9 +77,9 @@ class Upstream:
         )
         return response.run
 
-    async def page(self, run_id: str, subject: str, after: int) -> list[event_pb2.Event]:
-        """Events after a cursor, what is there now, at most a page."""
-        request = run_service_pb2.ListEventsRequest(run_id=run_id, after=after, limit=1000)
+    async def page(self, run_id: str, subject: str, after: int, limit: int) -> list[event_pb2.Event]:
+        """Events after a cursor, what is there now, at most `limit` (1,000) and about 1 MiB."""
+        request = run_service_pb2.ListEventsRequest(run_id=run_id, after=after, limit=limit)
         response = await self._peers["runs"].call(
             self._methods[f"{RUNS}/ListEvents"], request, subject=subject, timeout=_DEFAULT_TIMEOUT_SECONDS
         )

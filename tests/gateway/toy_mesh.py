@@ -9,6 +9,7 @@ tested in `tests/e2e`. A test drives it directly: `emit`, `finish`, `counts`, `s
 """
 
 import asyncio
+import itertools
 import json
 import sys
 import time
@@ -59,6 +60,10 @@ class ToyRun:
     events: list[event_pb2.Event] = field(default_factory=list)
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     first_kept: int = 1
+    watch_limit: int = 0
+    """Batches after which a watch ends without a terminal; zero: none."""
+    watch_fault: str = ""
+    """Once, in the next watch: `repeat` or `skip` an event."""
 
     @property
     def ended(self) -> bool:
@@ -238,7 +243,7 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
                     await run.beyond(request.after)
             except TimeoutError:
                 self._mesh.counts["long poll ended"] += 1
-        events = run.events[request.after : request.after + (request.limit or 500)]
+        events = _page(run.events[request.after : request.after + (request.limit or 500)])
         cursor = events[-1].sequence if events else request.after
         return run_service_pb2.ListEventsResponse(run=run.record, events=events, next_cursor=cursor)
 
@@ -249,12 +254,16 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
         _check_cursor(run, request.after)
         run_id, cursor = request.run_id, request.after
         await self._count(run_id, 1)
+        sent = 0
         try:
             while True:
                 events = run.events[cursor : cursor + BATCH]
                 if events:
-                    yield run_service_pb2.WatchRunResponse(events=events)
+                    yield run_service_pb2.WatchRunResponse(events=_with_fault(run, events))
                     cursor = events[-1].sequence
+                    sent += 1
+                    if sent == run.watch_limit and not run.ended:
+                        return
                 elif run.ended:
                     return
                 else:
@@ -295,6 +304,19 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
                     self._mesh.watching["invoke cancelled"] += 1
                     self._mesh.watch_changed.notify_all()
         return run_service_pb2.InvokeResponse(content=f"echo {request.message}", run_id="run_1")
+
+
+def _page(events: list[event_pb2.Event]) -> list[event_pb2.Event]:
+    """As much of it as makes about 1 MiB."""
+    sizes = itertools.accumulate(event.ByteSize() for event in events)
+    return [event for event, size in zip(events, sizes, strict=True) if size <= 1_048_576] or events[:1]
+
+
+def _with_fault(run: ToyRun, events: list[event_pb2.Event]) -> list[event_pb2.Event]:
+    if not run.watch_fault or events[0].sequence == 1:
+        return events
+    fault, run.watch_fault = run.watch_fault, ""
+    return events[1:] if fault == "skip" else [run.events[events[0].sequence - 2], *events]
 
 
 def _check_cursor(run: ToyRun, after: int) -> None:

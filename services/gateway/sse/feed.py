@@ -48,7 +48,7 @@ class Source(Protocol):
 
     async def run(self, run_id: str, subject: str) -> Any: ...
 
-    async def page(self, run_id: str, subject: str, after: int) -> list[event_pb2.Event]: ...
+    async def page(self, run_id: str, subject: str, after: int, limit: int) -> list[event_pb2.Event]: ...
 
     def watch(self, run_id: str, subject: str, after: int) -> AsyncGenerator[Sequence[event_pb2.Event]]: ...
 
@@ -111,7 +111,7 @@ class Feed:
         """Those who have read everything and are written to by the feed itself."""
         self._ring_bytes = ring_bytes
         self._patience = Patience(retry_seconds)
-        self._front = 0
+        self._front = after
         self._room = asyncio.Event()
         self._flushed_at = 0.0
         self._flush_task: asyncio.Task[None] | None = None
@@ -134,10 +134,10 @@ class Feed:
             self.failure = error
             self._ended()
 
-    def advanced(self, part: Part) -> None:
-        """A subscriber has taken a part; the furthest of them decides how far the feed reads on."""
-        if part.offset > self._front:
-            self._front = part.offset
+    def reached(self, cursor: int) -> None:
+        """A subscriber is at a cursor, however it came there; the furthest of them decides how far the feed reads on."""
+        if cursor > self._front:
+            self._front = cursor
             self._room.set()
 
     async def _supervised(self) -> None:
@@ -197,7 +197,7 @@ class Feed:
 
     async def _wait_for_room(self) -> None:
         # I14, I35: nobody has read what is there, so nothing more is read from upstream. Only the fastest counts: slower ones delay nobody.
-        while self.ring.total - self._front > self._ring_bytes // 2:
+        while self.ring.unread(self._front) > self._ring_bytes // 2:
             self._room.clear()
             await self._room.wait()
 
@@ -233,7 +233,7 @@ class Feed:
             part = shared[cursor]
             if part is not None and reader.deliver(part, self.finished and part.cursor >= head):
                 written += 1
-                self.advanced(part)
+                self.reached(part.cursor)
                 if part.cursor >= head:
                     continue
             self.waiting.discard(reader)

@@ -27,11 +27,10 @@ class Chunk(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a subscriber reads at once, the cursor after it, and where that is in all bytes ever put in."""
+    """What a subscriber reads at once, and its cursor afterwards."""
 
     body: bytes
     cursor: int
-    offset: int
 
 
 class Ring:
@@ -85,7 +84,7 @@ class Ring:
     def read(self, cursor: int, max_bytes: int) -> Part | None:
         """The frames after `cursor`, whole chunks until `max_bytes` are reached; empty at the head or beyond it, None when they were dropped."""
         if cursor >= self.head:
-            return Part(b"", cursor, self.total)
+            return Part(b"", cursor)
         if cursor < self.kept_after:
             return None
         number = self._find(cursor + 1)
@@ -93,14 +92,24 @@ class Ring:
         skipped = cursor + 1 - chunk.first
         body = chunk.body[chunk.ends[skipped - 1] :] if skipped else chunk.body
         if len(body) >= max_bytes or number + 1 == self._next:
-            return Part(body, chunk.last, chunk.end_offset)
+            return Part(body, chunk.last)
         parts, size = [body], len(body)
         while size < max_bytes and number + 1 < self._next:
             number += 1
             chunk = self._chunks[number]
             parts.append(chunk.body)
             size += len(chunk.body)
-        return Part(b"".join(parts), chunk.last, chunk.end_offset)
+        return Part(b"".join(parts), chunk.last)
+
+    def unread(self, cursor: int) -> int:
+        """Bytes kept that one at `cursor` has not read."""
+        if cursor >= self.head:
+            return 0
+        if cursor < self.kept_after:
+            return self._bytes
+        chunk = self._chunks[self._find(cursor + 1)]
+        read = chunk.ends[cursor - chunk.first] if cursor >= chunk.first else 0
+        return self.total - (chunk.end_offset - len(chunk.body) + read)
 
     def _find(self, sequence: int) -> int:
         low, high = self._oldest, self._next - 1

@@ -1,6 +1,7 @@
 """One subscriber: a cursor into its feed, never a queue (I14)."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ from services.gateway import metrics
 from services.gateway.sse.feed import WRITE_BYTES, Feed, Patience, may_succeed_later
 from services.gateway.sse.ring import Part, Ring
 
+FIRST_PAGE_EVENTS = 64
+MAX_PAGE_EVENTS = 1_000
 KEEP_ALIVE = b": keep-alive\n\n"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -56,6 +59,7 @@ class Subscriber:
         self._loop = asyncio.get_running_loop()
         self._written_at = self._loop.time()
         self._page: Part | None = None
+        self._page_events = FIRST_PAGE_EVENTS
 
     def wake(self) -> None:
         self._wake.set()
@@ -93,6 +97,7 @@ class Subscriber:
         """Sends frames until the run, the feed or the process ends. Returns with the answer ended."""
         feed = self.feed
         while not self.complete:
+            feed.reached(self.cursor)
             if feed.failure is not None:
                 await self._write(b"", last=True)
             elif self._page is not None:
@@ -105,7 +110,6 @@ class Subscriber:
                     self._page = await self._read_log()
                 else:
                     await self._write_part(part)
-                    feed.advanced(part)
             elif feed.finished:
                 await self._write(b"", last=True)
             else:
@@ -155,7 +159,7 @@ class Subscriber:
         feed = self.feed
         while True:
             try:
-                events = await feed.source.page(feed.run_id, feed.subject, self.cursor)
+                events = await feed.source.page(feed.run_id, feed.subject, self.cursor, self._page_events)
                 break
             except HarnessError as error:
                 if not may_succeed_later(error) or not await patience.wait():
@@ -164,9 +168,11 @@ class Subscriber:
         # I7: a hole is never shown; the client resumes at its cursor.
         if not events or events[0].sequence != self.cursor + 1:
             raise HarnessError(Reason.UNAVAILABLE, "The run's log cannot be read now; resume later.")
-        page = Ring(self.cursor, 1 << 62)
+        page = Ring(self.cursor, sys.maxsize)
         page.put(events)
-        part = page.read(self.cursor, 1 << 62)
+        # I14: a page waits in memory for a subscriber that may never take it, so pages are as large as one write.
+        self._page_events = max(1, min(WRITE_BYTES * len(events) // page.total, MAX_PAGE_EVENTS))
+        part = page.read(self.cursor, sys.maxsize)
         if part is None:
             raise AssertionError("a new ring holds what was put in")
         return part
