@@ -1,0 +1,164 @@
+"""`python -m bench`: measures a mesh and the ceiling in turns, prints the table, writes the figures to build/bench/."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import signal
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.load.client import Target
+from bench.load.sampling import ProcessTree
+from bench.measure import DEFAULT_MODES, MODES, QUICK, Results, Sizes, measure, warm_up
+from bench.report import plain, problems, rows, table_text
+from bench.servers import ceiling, fresh_mesh, mesh_state, running_mesh
+
+OUTPUT = Path("build/bench")
+WITHOUT_CEILING = ("stuck", "history")
+"""What the ceiling has no answer to: it keeps everything and frees nothing."""
+
+
+async def bench(options: argparse.Namespace) -> int:
+    """Measures; the exit code: 0, or 1 if what was measured was wrong."""
+    sizes = _sizes(options)
+    ours: Results = {}
+    limit: Results = {}
+    async with AsyncExitStack() as stack:
+        target, data_dir = await stack.enter_async_context(_mesh(options))
+        against = await stack.enter_async_context(ceiling()) if options.ceiling else None
+        tree = ProcessTree(target.pid)
+        before = _restarts(data_dir)
+        memory = {"start_mib": tree.memory_mib()}
+        for server in (target, against):
+            if server is not None:
+                await warm_up(server, 40 if not options.quick else 4)
+        for mode in options.modes:
+            ours[mode] = await _told(target, mode, sizes)
+            memory[f"after_{mode}_mib"] = tree.memory_mib()
+            # In the same minute: the machine may be another one in the next.
+            if against is not None and mode not in WITHOUT_CEILING:
+                limit[mode] = await _told(against, mode, sizes)
+        restarts = _restarts(data_dir) - before
+    table = rows(ours, limit)
+    wrong = problems(ours) + ([f"{restarts} processes of the mesh were restarted meanwhile"] if restarts else [])
+    document = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()},
+        "profile": options.profile,
+        "sizes": plain(sizes),
+        "rows": [{**plain(row), "ratio": row.ratio} for row in table],
+        "problems": wrong,
+        "memory": memory,
+        "mesh": plain(ours),
+        "ceiling": plain(limit),
+    }
+    path = _write(options.output, document)
+    print(table_text(table))
+    for problem in wrong:
+        print(f"WRONG: {problem}")
+    print(f"figures: {path}")
+    return 1 if wrong else 0
+
+
+@asynccontextmanager
+async def _mesh(options: argparse.Namespace) -> AsyncGenerator[tuple[Target, Path]]:
+    if options.data_dir is not None:
+        yield running_mesh(options.data_dir, options.profile), options.data_dir
+        return
+    async with fresh_mesh(options.profile) as started:
+        yield started
+
+
+async def _told(target: Target, mode: str, sizes: Sizes) -> list[Any]:
+    print(f"bench: {mode} at the {target.name}", file=sys.stderr)
+    return await measure(target, mode, sizes)
+
+
+def _restarts(data_dir: Path) -> int:
+    return sum(process.restarts for process in mesh_state(data_dir).processes)
+
+
+def _sizes(options: argparse.Namespace) -> Sizes:
+    given = {
+        "repeat": options.repeat,
+        "runs": options.runs,
+        "big": options.big,
+        "subscribers": options.subs,
+        "rate": options.rate,
+        "fanout_seconds": options.secs,
+        "fanout_processes": options.procs,
+        "history": options.history,
+    }
+    return replace(QUICK if options.quick else Sizes(), **{name: value for name, value in given.items() if value})
+
+
+def _write(folder: Path, document: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    name = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return path
+
+
+def _modes(text: str) -> tuple[str, ...]:
+    modes = tuple(part.strip() for part in text.split(",") if part.strip())
+    if unknown := sorted(set(modes) - set(MODES)):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: unknown; there are {', '.join(MODES)}")
+    if not modes:
+        raise argparse.ArgumentTypeError(f"name at least one of {', '.join(MODES)}")
+    return modes
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    add = parser.add_argument
+    add("--modes", type=_modes, default=DEFAULT_MODES, help=f"comma list of {', '.join(MODES)}")
+    add("--quick", action="store_true", help="little of everything: shows that it works, not how fast")
+    add("--repeat", type=_count, help="repetitions of post, runs, big and replay (3)")
+    add("--runs", type=_count, help="runs in the 32 lanes (960)")
+    add("--big", type=_count, help="events of the long run (20000)")
+    add("--subs", type=_counts, help="comma list of subscriber counts (100,500)")
+    add("--rate", type=_count, help="events a second of the fan-out (100)")
+    add("--secs", type=_count, help="seconds of the fan-out (10)")
+    add("--procs", type=_count, help="processes the subscribers are spread over (1)")
+    add("--history", type=_count, help="runs of the mode history (10000)")
+    add("--profile", default="default", help="operator profile the runs use")
+    add("--data-dir", type=Path, help="measure the mesh that runs on this data folder, and leave it running")
+    add("--no-ceiling", dest="ceiling", action="store_false", help="measure the mesh alone")
+    add("--output", type=Path, default=OUTPUT, help=f"folder of the JSON files ({OUTPUT})")
+    return parser.parse_args(arguments)
+
+
+async def _bench_until_told(options: argparse.Namespace) -> int:
+    """SIGTERM ends what was started, like Ctrl-C does."""
+    task = asyncio.ensure_future(bench(options))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(asyncio.run(_bench_until_told(parse(sys.argv[1:]))))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(130)

@@ -1,0 +1,85 @@
+"""The bench runs, sees what is wrong, and leaves nothing behind. How fast anything is, is no matter here."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bench.__main__ import parse
+from bench.load.client import Client, Reading
+from bench.load.sampling import ProcessTree, summary_of
+from bench.load.starts import measure_runs
+from bench.report import problems, rows, table_text
+from bench.servers import ceiling
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_the_ceiling_answers_what_the_client_asks():
+    async with ceiling() as target, Client(target) as client:
+        await client.save_agent()
+        measured = await measure_runs(client, ProcessTree(target.pid), lanes=2, total=4)
+        reading = await client.read(await client.start(n=50), stamps=True)
+    assert (measured.runs, measured.sequence_errors, measured.not_completed) == (4, 0, 0)
+    assert (reading.events, reading.terminal, len(reading.latencies)) == (52, "completed", 50)
+
+
+async def test_a_few_runs_at_a_real_mesh_are_measured_and_written(tmp_path):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench", "--quick", "--modes", "runs", "--runs", "4", "--no-ceiling", "--output", tmp_path,
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    assert process.returncode == 0, errors.decode()
+    assert "CPU of such a run" in output.decode()
+    (written,) = tmp_path.iterdir()
+    document = json.loads(written.read_text("utf-8"))
+    alone, many = document["mesh"]["runs"]
+    assert (alone["lanes"], many["lanes"], many["runs"]) == (1, 32, 4)
+    assert many["cpu_ms_per_run"] > 0
+    assert document["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "errors"), [([1, 2, 3], 0), ([1, 3], 1), ([1, 1, 2], 1), ([2, 3], 1), ([1, 3, 2, 4], 3)]
+)
+def test_every_break_of_a_sequence_is_counted(ids, errors):
+    reading = Reading(after=0)
+    for sequence in ids:
+        reading.take(b"id: %d\nevent: content.delta\ndata: {}\n\n" % sequence, stamps=False)
+    assert reading.sequence_errors == errors
+
+
+def test_wrong_results_are_problems_of_the_bench():
+    good = {"lanes": 1, "sequence_errors": 0, "not_completed": 0}
+    assert problems({"runs": [good], "big": [{"terminal": "completed", "sequence_errors": 0}]}) == []
+    assert problems({"runs": [{**good, "not_completed": 2}]}) == ["runs: 2 runs did not complete"]
+    assert problems({"history": [{"runs": {"sequence_errors": 3}}]}) == ["history: 3 sequence errors"]
+    assert problems({"big": [{"terminal": "failed"}]}) == ["big: a run ended as failed"]
+
+
+def test_the_table_shows_medians_and_ratios():
+    def run(rate):
+        return SimpleNamespace(
+            lanes=32, runs_per_second=rate, cpu_ms_per_run=1.0, first_event=summary_of([0.01, 0.02, 0.03])
+        )
+
+    (first, *_) = rows({"runs": [run(50), run(400), run(100)]}, {"runs": [run(1000)]})
+    assert (first.ours, first.ceiling, first.ratio) == (100, 1000, 0.1)
+    assert "0.10" in table_text([first])
+
+
+@pytest.mark.parametrize("arguments", [["--modes", "nonsense"], ["--modes", ","], ["--runs", "0"], ["--subs", "1,x"]])
+def test_a_wrong_option_is_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as refused:
+        parse(arguments)
+    assert refused.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
