@@ -97,7 +97,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """A sandbox has to be made; the one of `replaces` destroyed before."""
+    """A sandbox has to be made; the one of `replaces`, if it lives, ended before."""
 
     replaces: Lease | None
 
@@ -121,13 +121,16 @@ def decide_acquire(current: Lease | None, fence: Fence, *, reuse_only: bool, now
     return Make(current)
 
 
-def pending(
-    current: Lease | None, fence: Fence, terms: Terms, *, lease_id: str, owner: str, place: str, now: int, start_ms: int
-) -> Lease:
+def pending(fence: Fence, terms: Terms, *, lease_id: str, owner: str, place: str, now: int, start_ms: int) -> Lease:
     """The lease while its sandbox is made: written before anything of the sandbox exists, so that nothing exists without a lease (I29)."""
-    if current is not None and current.lease_id == lease_id:
-        raise ValueError("a new sandbox needs a lease id of its own")
     return Lease(fence, lease_id, State.PENDING, terms, owner, place, created_at=now, pending_until=now + start_ms)
+
+
+def replaced(lease: Lease, now: int) -> Lease:
+    """The lease that has to go before another is made. One that was never bound is lost, so its generation may be tried again."""
+    if lease.state is State.PENDING:
+        return ended(lease, State.LOST, "SANDBOX_NOT_READY: the sandbox was not made in time", now)
+    return ended(lease, State.RELEASED, "replaced by a newer generation", now)
 
 
 def bound(lease: Lease, *, address: str, incarnation: str, handle: Mapping[str, Any], now: int) -> Lease:

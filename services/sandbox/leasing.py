@@ -89,10 +89,12 @@ class Leasing:
                 await self._wait_for(decision.lease)
                 continue
             attempts += 1
-            if isinstance(decision, Make):
-                reserved = await self._reserve(request, decision.replaces, kept.rev if kept else None)
+            if isinstance(decision, Make) and kept is not None and kept.lease.live:
+                await self._cut_off(kept)
+            elif isinstance(decision, Make):
+                reserved = await self._reserve(request, kept)
                 if reserved is not None:
-                    return await self._make(request, *reserved, replaces=decision.replaces), True
+                    return await self._make(request, *reserved), True
             elif kept is not None:
                 reused = await self._reuse(kept)
                 if reused is not None:
@@ -138,13 +140,16 @@ class Leasing:
     async def expire_due(self) -> None:
         """Ends leases whose time is over, and forgets those that ended long ago (I29)."""
         now = self._now()
-        for kept in await self._store.due(now):
-            ended = rules.decide_expire(kept.lease, now)
-            if ended is not None and await self._store.put(ended, kept.rev):
-                _log.info("lease_expired", lease_id=ended.lease_id, reason=ended.reason)
-                await self._shut_down(kept.lease)
-                await self._destroy(ended.lease_id)
+        # All at once: each may take its second to shut down. A page of them is the bound.
+        await asyncio.gather(*(self._expire(kept, now) for kept in await self._store.due(now)))
         await self._store.forget_ended(now)
+
+    async def _expire(self, kept: Kept, now: int) -> None:
+        ended = rules.decide_expire(kept.lease, now)
+        if ended is not None and await self._store.put(ended, kept.rev):
+            _log.info("lease_expired", lease_id=ended.lease_id, reason=ended.reason)
+            await self._shut_down(kept.lease)
+            await self._destroy(ended.lease_id)
 
     async def recover(self) -> None:
         """After a start: takes over what a former process of this service left alive, destroys the rest, and says of every lease what became of it."""
@@ -198,8 +203,13 @@ class Leasing:
             return kept.lease
         return touched if await self._store.put(touched, kept.rev) else None
 
-    async def _reserve(self, request: Request, replaces: Lease | None, rev: int | None) -> tuple[Kept, Profile] | None:
-        """Writes the pending lease; None when somebody else was first."""
+    async def _cut_off(self, kept: Kept) -> None:
+        """Ends a sandbox that another is to replace. Before anything else is done for the new one, so that nothing can hold it up (I27)."""
+        if await self._store.put(rules.replaced(kept.lease, self._now()), kept.rev):
+            await self._backend.destroy(kept.lease.lease_id)
+
+    async def _reserve(self, request: Request, ended: Kept | None) -> tuple[Kept, Profile] | None:
+        """Writes the pending lease over the ended one; None when somebody else was first."""
         profile = await self._profiles.sandbox_profile(request.harness_id, request.profile_id)
         terms = Terms(
             request.harness_id,
@@ -209,7 +219,6 @@ class Leasing:
             profile.lifetime_seconds * 1000,
         )
         lease = rules.pending(
-            replaces,
             request.key,
             terms,
             lease_id=new_lease_id(),
@@ -220,21 +229,20 @@ class Leasing:
         )
         async with self._admission:
             # I35: counted and written under one lock, so the bound is exact for the one process there is per folder.
-            frees = 1 if replaces is not None and replaces.live else 0
-            if await self._store.count_live(self._max_sandboxes) - frees >= self._max_sandboxes:
+            if await self._store.count_live(self._max_sandboxes) >= self._max_sandboxes:
                 raise HarnessError(
                     Reason.SANDBOX_CAPACITY,
                     f"All {self._max_sandboxes} sandboxes are in use; try again.",
                     retry_after=CAPACITY_RETRY_SECONDS,
                 )
             # I26: of all that race for the binding, on any replica, one gets past this compare-and-set.
-            if not await self._store.put(lease, rev):
+            if not await self._store.put(lease, ended.rev if ended else None):
                 return None
-        return Kept(lease, (rev or 0) + 1), profile
+        return Kept(lease, ended.rev + 1 if ended else 1), profile
 
-    async def _make(self, request: Request, kept: Kept, profile: Profile, *, replaces: Lease | None) -> Lease:
-        """Destroys what was there, makes the sandbox, binds it. Goes on when the caller leaves, for others may be waiting."""
-        task = asyncio.create_task(self._make_bound(request, kept, profile, replaces))
+    async def _make(self, request: Request, kept: Kept, profile: Profile) -> Lease:
+        """Makes the sandbox and binds its worker. Goes on when the caller leaves, for others may be waiting."""
+        task = asyncio.create_task(self._make_bound(request, kept, profile))
         self._making[kept.lease.lease_id] = task
 
         def done(task: asyncio.Task[Lease]) -> None:
@@ -245,12 +253,9 @@ class Leasing:
         task.add_done_callback(done)
         return await asyncio.shield(task)
 
-    async def _make_bound(self, request: Request, kept: Kept, profile: Profile, replaces: Lease | None) -> Lease:
+    async def _make_bound(self, request: Request, kept: Kept, profile: Profile) -> Lease:
         pending = kept.lease
         try:
-            if replaces is not None:
-                # I27: the old worker is cut off before the new one starts; its generation was given up when `pending` was written.
-                await self._backend.destroy(replaces.lease_id)
             sandbox, incarnation = await self._start_worker(request, pending, profile)
             lease = rules.bound(
                 pending, address=sandbox.address, incarnation=incarnation, handle=sandbox.handle, now=self._now()
@@ -259,10 +264,11 @@ class Leasing:
                 raise HarnessError(Reason.STALE_LEASE, "The binding's sandbox was replaced while it was made.")
         except BaseException as error:
             reason = error.reason if isinstance(error, HarnessError) else Reason.SANDBOX_NOT_READY
+            # The lease names the sandbox until nothing is left of it; if this write fails, the lease's time ends it.
+            await self._destroy(pending.lease_id)
             await self._store.put(
                 rules.ended(pending, State.LOST, f"{reason}: the sandbox did not come up", self._now()), kept.rev
             )
-            await self._destroy(pending.lease_id)
             raise
         if not self._backend.is_alive(lease.lease_id, lease.handle):
             # It died before its lease said `bound`, so nobody was told.

@@ -24,6 +24,8 @@ RUN = "/tests.sandbox.Probe/Run"
 class Worker(worker_service_pb2_grpc.WorkerServiceServicer):
     def __init__(self) -> None:
         self.incarnation = "inc_" + os.urandom(8).hex()
+        # The processes there were when this worker started, as far as it sees.
+        self.seen = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         self.bound: worker_service_pb2.BindRequest | None = None
         self.ended = asyncio.Event()
 

@@ -341,7 +341,11 @@ async def test_a_facade_is_reached_also_after_it_restarted(mesh: Mesh) -> None:
 
 @needs_strict
 async def test_i28_a_facade_beside_other_sockets_is_let_in_alone(mesh: Mesh) -> None:
-    facade = Echo(mesh.folder / "state.sock")  # the service's own socket is in this folder too
+    folder = mesh.folder / "facades"
+    folder.mkdir()
+    folder.chmod(0o711)
+    (folder / "secret").write_text(CANARY)
+    facade = Echo(folder / "state.sock")
     await facade.start()
     lease = (await mesh.acquire("bnd_a", profile="strict", facades={"state": f"unix:{facade.path}"})).lease
     assert await inside(lease, ASK_FACADE) == ["unix:/run/harness/state.sock", "facade", ["state.sock", "w"]]

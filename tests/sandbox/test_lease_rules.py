@@ -17,7 +17,7 @@ def fence(generation: int = 2, epoch: int = 1) -> Fence:
 
 def pending(generation: int = 2) -> Lease:
     return rules.pending(
-        None, fence(generation), TERMS, lease_id="lse_1", owner="hld_1", place="here", now=1_000, start_ms=5_000
+        fence(generation), TERMS, lease_id="lse_1", owner="hld_1", place="here", now=1_000, start_ms=5_000
     )
 
 
@@ -113,3 +113,9 @@ def test_release_ends_its_generation_and_lower_ones_and_is_idempotent() -> None:
         assert released is not None
         assert released.state is State.RELEASED
         assert rules.decide_release(released, asked, 3_000) is None
+
+
+def test_a_replaced_lease_was_released_and_one_never_bound_may_be_tried_again() -> None:
+    assert rules.replaced(bound(), 3_000).state is State.RELEASED
+    again = rules.replaced(pending(), 9_000)
+    assert rules.decide_acquire(again, fence(), reuse_only=False, now=9_000) == Make(again)
