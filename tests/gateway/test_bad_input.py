@@ -145,7 +145,7 @@ async def test_a_body_where_none_belongs(gateway: Running) -> None:
 
 
 async def test_i35_body_over_the_limit_is_413_with_and_without_length(small: Running) -> None:
-    async def chunks() -> Any:
+    async def chunks() -> AsyncIterator[bytes]:
         for _ in range(100):
             yield b"x" * 1000
 

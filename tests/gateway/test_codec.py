@@ -52,13 +52,14 @@ def _scalars(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 @st.composite
 def messages(draw: st.DrawFn, descriptor: Descriptor, depth: int = 0) -> Any:
     """Any message of the type, filled at random, in depth too."""
-    message = message_factory.GetMessageClass(descriptor)()
+    message: Any = message_factory.GetMessageClass(descriptor)()
     name = descriptor.full_name
     if name == "google.protobuf.Struct":
         message.update(draw(st.dictionaries(_TEXT, _JSON, max_size=3)))
         return message
     if name == "google.protobuf.Value":
-        json_format.ParseDict(draw(_JSON), message)
+        value: Any = draw(_JSON)
+        json_format.ParseDict(value, message)
         return message
     if name == "google.protobuf.Timestamp":
         message.seconds = draw(st.integers(-62_135_596_800, 253_402_300_799))
