@@ -7,7 +7,7 @@ nothing by it, they only take longer (I34).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,7 +55,7 @@ class DispatchBus(Protocol):
         """A queued run may be taken. Never blocks, never raises; a lost one is found by the sweep."""
         ...
 
-    def announcements(self) -> AsyncIterator[str]:
+    def announcements(self) -> AsyncGenerator[str, None]:
         """Run ids to look at, one at a time: the next one is fetched only when it is asked for, so whoever has no room does not ask. Endless."""
         ...
 
@@ -97,7 +97,7 @@ class NoBus:
     def announce(self, run_id: str) -> None:
         """See `DispatchBus.announce`."""
 
-    async def announcements(self) -> AsyncIterator[str]:
+    async def announcements(self) -> AsyncGenerator[str, None]:
         """See `DispatchBus.announcements`: none ever comes."""
         await asyncio.Event().wait()
         yield ""

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 
 from services.common.ids import new_nonce
@@ -67,12 +68,13 @@ class RedisBus:
         """See `DispatchBus.announce`."""
         self._sender.put(announcement(self._dispatch, run_id))
 
-    async def announcements(self) -> AsyncIterator[str]:
+    async def announcements(self) -> AsyncGenerator[str, None]:
         """See `DispatchBus.announcements`."""
         client = connect(self._url)
         try:
-            async for run_id in read_announcements(client, self._dispatch):
-                yield run_id
+            async with aclosing(read_announcements(client, self._dispatch)) as run_ids:
+                async for run_id in run_ids:
+                    yield run_id
         finally:
             await client.aclose()
 

@@ -8,14 +8,14 @@ Delivered means gone (NOACK): a replica that dies with an announcement in its ha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from services.runs.bus import metrics
-from services.runs.bus.redis_link import BLOCK_MILLISECONDS, BUS_ERRORS, Backoff
+from services.runs.bus.redis_link import BLOCK_MILLISECONDS, BUS_ERRORS, Backoff, answer_in_time
 from services.runs.bus.redis_sender import Entry
 
 MAX_ANNOUNCED: Final = 10_000
@@ -37,14 +37,15 @@ def announcement(key: bytes, run_id: str) -> Entry:
     return Entry(key, (_RUN, run_id.encode()), MAX_ANNOUNCED, KEPT_SECONDS)
 
 
-async def read_announcements(client: Redis, key: bytes) -> AsyncIterator[str]:
+async def read_announcements(client: Redis, key: bytes) -> AsyncGenerator[str, None]:
     """See `DispatchBus.announcements`."""
     backoff = Backoff()
     while True:
         try:
-            answer: Any = await client.xreadgroup(
-                GROUP, CONSUMER, {key: ">"}, count=1, block=BLOCK_MILLISECONDS, noack=True
-            )
+            async with answer_in_time():
+                answer: Any = await client.xreadgroup(
+                    GROUP, CONSUMER, {key: ">"}, count=1, block=BLOCK_MILLISECONDS, noack=True
+                )
             backoff.reset()
         except BUS_ERRORS as error:
             if not (_is(error, "NOGROUP", "UNBLOCKED") and await _make_group(client, key)):
@@ -63,7 +64,8 @@ async def read_announcements(client: Redis, key: bytes) -> AsyncIterator[str]:
 async def _make_group(client: Redis, key: bytes) -> bool:
     """Make the group, and the stream, when the server has none (any more); what was announced meanwhile is still handed out."""
     try:
-        await client.xgroup_create(key, GROUP, id="0", mkstream=True)
+        async with answer_in_time():
+            await client.xgroup_create(key, GROUP, id="0", mkstream=True)
     except BUS_ERRORS as error:
         return _is(error, "BUSYGROUP")
     return True

@@ -23,7 +23,7 @@ BUS_ERRORS: Final = (RedisError, OSError)
 """What a bus that is away, or refuses, raises."""
 BLOCK_MILLISECONDS: Final = 2_000
 """How long a read waits at the server before it is repeated."""
-SOCKET_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 5.0
 """An answer later than this is none; longer than a read waits at the server."""
 FIRST_RETRY_SECONDS: Final = 0.02
 LAST_RETRY_SECONDS: Final = 1.0
@@ -49,14 +49,19 @@ def check_bus_url(url: str) -> str:
 
 
 def connect(url: str) -> Redis:
-    """A client that dials when it is first used and repeats nothing by itself: a hint is not worth a second try."""
+    """A client that dials when it is first used and repeats nothing by itself: a hint is not worth a second try.
+
+    Use it within `answer_in_time`. A timeout of its own it has for dialling only: it would write through `asyncio.wait_for`, which in Python
+    3.11 can swallow the cancellation of its caller.
+    """
     return Redis.from_url(
-        url,
-        protocol=2,
-        socket_timeout=SOCKET_SECONDS,
-        socket_connect_timeout=SOCKET_SECONDS,
-        retry=Retry(NoBackoff(), 0),
+        url, protocol=2, socket_timeout=None, socket_connect_timeout=ANSWER_SECONDS, retry=Retry(NoBackoff(), 0)
     )
+
+
+def answer_in_time() -> asyncio.Timeout:
+    """Bounds one exchange with the server (I35); too late is one of the `BUS_ERRORS`."""
+    return asyncio.timeout(ANSWER_SECONDS)
 
 
 class BusHealth:

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from services.runs.bus import metrics
 from services.runs.bus.notices import LIVE_PREFIX, decode, live_key
 from services.runs.bus.port import Listener
-from services.runs.bus.redis_link import BLOCK_MILLISECONDS, BUS_ERRORS, Backoff, BusHealth
+from services.runs.bus.redis_link import BLOCK_MILLISECONDS, BUS_ERRORS, Backoff, BusHealth, answer_in_time
 
 MAX_FOLLOWED: Final = 2_000
 """Runs followed at once; beyond it their watchers poll the log (I35)."""
@@ -67,7 +67,8 @@ class Reader:
         backoff = Backoff()
         while True:
             try:
-                await self._client.ping()
+                async with answer_in_time():
+                    await self._client.ping()
                 self._health.answered(_CONNECTION)
                 backoff.reset()
                 await self._read_until_failure()
@@ -82,7 +83,8 @@ class Reader:
             self._outdated = False
             await self._follow_new(positions)
             streams: dict[Any, Any] = dict(positions)
-            answer: Any = await self._client.xread(streams, count=MAX_ENTRIES, block=BLOCK_MILLISECONDS)
+            async with answer_in_time():
+                answer: Any = await self._client.xread(streams, count=MAX_ENTRIES, block=BLOCK_MILLISECONDS)
             self._health.answered(_CONNECTION)
             for key, entries in answer or ():
                 positions[key] = entries[-1][0]
@@ -97,7 +99,7 @@ class Reader:
         new = sorted(wanted - positions.keys())
         if not new:
             return
-        async with self._client.pipeline(transaction=False) as pipeline:
+        async with answer_in_time(), self._client.pipeline(transaction=False) as pipeline:
             for key in new:
                 pipeline.xrevrange(key, count=1)
             newest: list[Any] = await pipeline.execute()

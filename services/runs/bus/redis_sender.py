@@ -13,7 +13,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from services.runs.bus import metrics
-from services.runs.bus.redis_link import BUS_ERRORS, Backoff, BusHealth
+from services.runs.bus.redis_link import BUS_ERRORS, Backoff, BusHealth, answer_in_time
 
 MAX_QUEUED: Final = 4096
 MAX_QUEUED_BYTES: Final = 8 << 20
@@ -87,7 +87,8 @@ class Sender:
         while True:
             await backoff.wait()
             try:
-                await self._client.ping()
+                async with answer_in_time():
+                    await self._client.ping()
             except BUS_ERRORS as error:
                 self._health.failed(_CONNECTION, error)
             else:
@@ -102,7 +103,7 @@ class Sender:
     async def _send(self, batch: list[Entry]) -> list[Exception]:
         """What the server answered to entries that it refused, as when its memory is full."""
         expiries: dict[bytes, int] = {}
-        async with self._client.pipeline(transaction=False) as pipeline:
+        async with answer_in_time(), self._client.pipeline(transaction=False) as pipeline:
             for entry in batch:
                 pipeline.execute_command("XADD", entry.key, "MAXLEN", entry.keep, "*", *entry.fields)
                 expiries[entry.key] = entry.seconds

@@ -17,6 +17,7 @@ class Follower:
     """
 
     __slots__ = (
+        "_closed",
         "_memory",
         "catching_up",
         "changed",
@@ -47,6 +48,7 @@ class Follower:
         """Pulsed, never left set: whoever waits looks again at all of the above."""
         self.recent = RecentSegments()
         self._memory = memory
+        self._closed = False
 
     @property
     def is_behind(self) -> bool:
@@ -72,7 +74,7 @@ class Follower:
 
     def offer(self, segment: Segment) -> None:
         """A durable segment, from whatever source (I8). Old ones are dropped, those that skip ahead only say what is missing."""
-        if segment.last_sequence <= self.known or segment.is_seal:
+        if segment.last_sequence <= self.known or segment.is_seal or self._closed:
             return
         if not self.recent.segments and not self.opened:
             # I8: what stands before a durable segment is durable too.
@@ -102,5 +104,6 @@ class Follower:
         self.changed.clear()
 
     def close(self) -> None:
-        """Nobody watches any more: keep nothing."""
+        """Nobody watches any more: keep nothing, also of a read of the log that is still under way."""
+        self._closed = True
         self._memory.clear(self.recent)

@@ -119,8 +119,7 @@ class LiveHub:
         cursor = min(after, MAX_SEQUENCE)
         with self._following(run_id) as follower:
             await self._open(follower)
-            while not follower.is_over(cursor):
-                chunk = await self._next(follower, cursor)
+            while (chunk := await self._next(follower, cursor)) is not None:
                 cursor = chunk.last_sequence
                 yield chunk.packed
 
@@ -181,9 +180,9 @@ class LiveHub:
             if follower.ended is not None:
                 self._bus.unfollow(follower.run_id)
 
-    async def _next(self, follower: Follower, cursor: int) -> Chunk:
-        """The next chunk after the cursor, from what is kept or from the log, as soon as there is one."""
-        while True:
+    async def _next(self, follower: Follower, cursor: int) -> Chunk | None:
+        """The next chunk after the cursor, from what is kept or from the log, as soon as there is one; None when none will ever come."""
+        while not follower.is_over(cursor):
             self._check_running()
             chunk = follower.recent.after(cursor)
             if chunk is not None:
@@ -191,6 +190,7 @@ class LiveHub:
             if cursor < follower.known:
                 return await self._read_for_watcher(follower, cursor)
             await follower.changed.wait()
+        return None
 
     async def _wait(self, run_id: str, seconds: float, done: Callable[[Follower], bool]) -> bool:
         with self._following(run_id) as follower:

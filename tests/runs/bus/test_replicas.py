@@ -29,23 +29,22 @@ async def test_i7_a_remote_watcher_sees_every_event_once(replicas: Replicas) -> 
 async def test_a_carried_segment_needs_no_log_and_a_large_one_is_read_once(replicas: Replicas) -> None:
     here, there = await replicas.add(executes=True), await replicas.add()
     run = RunLog(here.log)
-    heard = 0
+    heard = [0] * 20
 
-    async def watch() -> None:
-        nonlocal heard
+    async def watch(number: int) -> None:
         async for packed in there.hub.watch("r", 0):
-            heard = packed.events[-1].sequence
+            heard[number] = packed.events[-1].sequence
 
-    watchers = [asyncio.create_task(watch()) for _ in range(20)]
+    watchers = [asyncio.create_task(watch(number)) for number in range(20)]
     here.hub.published("r", await run.append(1))
-    # From here on the run is followed: the first event came.
-    await settled(lambda: heard == 1)
+    # From here on every watcher is at the end of the log.
+    await settled(lambda: heard == [1] * 20)
     before = [child._value.get() for child in (metrics.READS_OF_WATCHERS, metrics.READS_OF_FOLLOWERS)]
     here.hub.published("r", await run.append(2))
-    await settled(lambda: heard == 3)
+    await settled(lambda: heard == [3] * 20)
     assert [child._value.get() for child in (metrics.READS_OF_WATCHERS, metrics.READS_OF_FOLLOWERS)] == before
     here.hub.published("r", await run.append(1, text="x" * MAX_CARRIED_BYTES))
-    await settled(lambda: heard == 4)
+    await settled(lambda: heard == [4] * 20)
     assert metrics.READS_OF_WATCHERS._value.get() == before[0]
     assert metrics.READS_OF_FOLLOWERS._value.get() == before[1] + 1
     here.hub.published("r", await run.append(1, terminal=True))

@@ -62,11 +62,12 @@ async def test_watchers_are_woken_by_what_is_published(hub: LiveHub, log: Segmen
 async def test_a_cursor_that_a_running_run_has_not_reached_waits_for_it(hub: LiveHub, log: SegmentLog) -> None:
     run = RunLog(log)
     await run.append(2)
-    watcher = asyncio.create_task(watched(hub, 4))
+    reached, never_reached = (asyncio.create_task(watched(hub, after)) for after in (4, 40))
     await settled(lambda: hub.followed == 1)
     hub.published("r", await run.append(2))
     hub.published("r", await run.append(2, terminal=True))
-    assert await watcher == run.events[4:]
+    assert await reached == run.events[4:]
+    assert await never_reached == []
 
 
 async def test_deleted_events_are_an_expired_cursor(hub: LiveHub, log: SegmentLog) -> None:
