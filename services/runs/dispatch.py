@@ -15,7 +15,8 @@ from services.runs.appending import Fenced
 from services.runs.claim import Refused, Taker, Why, claim
 from services.runs.clients.sessions import Binding
 from services.runs.engine import Engine
-from services.runs.executor import Executor, Halt, HandedOver
+from services.runs.executor import Executor, HandedOver
+from services.runs.held import Halt, HeldRun
 from services.runs.intent import Intent
 from services.runs.patience import patiently
 from services.runs.run import Run, Status
@@ -95,7 +96,7 @@ class Dispatcher:
         """An intent was written on the run; whether it is executed here."""
         executor = self._active.get(run_id)
         if executor is not None:
-            executor.halt(Halt.INTENT)
+            executor.held.halt(Halt.INTENT)
         return executor is not None
 
     async def take_over(self, run: Run, seen: tuple[int, int]) -> Refused | None:
@@ -109,7 +110,7 @@ class Dispatcher:
     async def renew_leases(self) -> None:
         """Renew what is due, all at once; stop what could not be renewed in time (run protocol, Take 1)."""
         now = self._engine.clock.monotonic()
-        due = [executor for executor in self._active.values() if executor.lease.is_due(now)]
+        due = [executor for executor in self._active.values() if executor.held.lease.is_due(now)]
         await asyncio.gather(*(self._renew(executor) for executor in due))
 
     async def drain(self) -> None:
@@ -122,7 +123,7 @@ class Dispatcher:
                 await self._idle.wait()
         except TimeoutError:
             for executor in list(self._active.values()):
-                executor.halt(Halt.HANDOVER)
+                executor.held.halt(Halt.HANDOVER)
             await self._idle.wait()
 
     def _note_idle(self) -> None:
@@ -169,7 +170,7 @@ class Dispatcher:
             return Refused.HELD
         older = self._active.get(run.run_id)
         if older is not None:
-            older.halt(Halt.LOST)
+            older.held.halt(Halt.LOST)
         try:
             executor = await self._prepare(written, binding)
         except Fenced as fenced:
@@ -186,7 +187,7 @@ class Dispatcher:
         if run.run_generation > 1:
             binding = await self._claimed_slot(run)
             tail = await seal(engine.log, run.run_id, run.run_generation)
-        return Executor(engine, run, turn_input, binding, tail)
+        return Executor(HeldRun(engine, run, turn_input, binding, tail))
 
     async def _claimed_slot(self, run: Run) -> Binding | None:
         """The binding, its slot claimed for this generation: from here the old holder commits nothing (I10). None if the slot is not the run's."""
@@ -215,12 +216,12 @@ class Dispatcher:
         return binding if mine else None
 
     def _launch(self, executor: Executor) -> None:
-        self._active[executor.run_id] = executor
+        self._active[executor.held.run_id] = executor
         self._idle.clear()
         self._engine.tasks.spawn("execute", self._live(executor))
 
     async def _live(self, executor: Executor) -> None:
-        run_id = executor.run_id
+        run_id = executor.held.run_id
         try:
             await executor.live()
         except Fenced as fenced:
@@ -243,6 +244,6 @@ class Dispatcher:
         try:
             await executor.renew()
         except StoreError as error:
-            _log.warning("lease_not_renewed", run_id=executor.run_id, error=type(error).__name__)
-            if executor.lease.must_stop(self._engine.clock.monotonic()):
-                executor.halt(Halt.LOST)
+            _log.warning("lease_not_renewed", run_id=executor.held.run_id, error=type(error).__name__)
+            if executor.held.lease.must_stop(self._engine.clock.monotonic()):
+                executor.held.halt(Halt.LOST)

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 
 from harness.common.v1 import error_pb2
 from harness.event.v1 import event_pb2, payload_pb2
+from services.common.errors import HarnessError
 from services.runs.intent import CancelReason, Failure, Intent
 from services.runs.run import Status
 
@@ -26,10 +27,14 @@ _REASONS: Final = {
     CancelReason.DEADLINE: payload_pb2.CANCEL_REASON_DEADLINE,
     CancelReason.SUPERSEDED: payload_pb2.CANCEL_REASON_SUPERSEDED,
 }
+MAX_RETRY_SECONDS: Final = 86_400
 _CATEGORY_PREFIX: Final = "ERROR_CATEGORY_"
 
 RUNTIME_GONE: Final = Failure(
     "unavailable", "unavailable", "The process that executed the run is gone.", retryable=False
+)
+SUPERSEDED_RUNTIME: Final = Failure(
+    "stale_lease", "authorization", "The conversation was taken over while the run was executed."
 )
 NO_TERMINAL: Final = Failure("protocol_violation", "protocol", "The harness ended the run without saying how.")
 UNCERTAIN: Final = Failure(
@@ -113,3 +118,25 @@ def with_known_effects(draft: event_pb2.EventDraft, *, known: bool) -> event_pb2
 
 def _draft(**payload: Message) -> event_pb2.EventDraft:
     return event_pb2.EventDraft(payload=payload_pb2.EventPayload(**payload))  # pyright: ignore[reportArgumentType] - one of the kinds
+
+
+def protocol_failure(summary: str) -> Failure:
+    """A stream that broke the event contract, told by our own words alone (rule 7)."""
+    return Failure("protocol_violation", "protocol", f"The harness broke the event contract: {summary}.")
+
+
+def internal(incident_id: str) -> Failure:
+    """A defect of ours."""
+    return Failure("internal", "internal", f"Internal error. Give the operator this incident id: {incident_id}")
+
+
+def failure_of(error: HarnessError) -> Failure:
+    """A failed call as the run's failure. Its text is left out: it may be a harness's own (I22)."""
+    seconds = None if error.retry_after is None else min(MAX_RETRY_SECONDS, max(1, round(error.retry_after)))
+    return Failure(
+        error.reason.value.lower(),
+        error.category.value,
+        f"The run could not be executed ({error.category.value}).",
+        retryable=error.retryable,
+        retry_after_seconds=seconds,
+    )

@@ -18,6 +18,7 @@ from services.runs.clients.sessions import Binding
 from services.runs.dispatch import Dispatcher
 from services.runs.engine import Engine
 from services.runs.executor import Executor
+from services.runs.held import HeldRun
 from services.runs.intent import CancelReason
 from services.runs.placing import expected_place
 from services.runs.plan import Plan
@@ -135,11 +136,11 @@ class Starter:
         try:
             plan = await self._pinned(plan, binding)
             wanted = self._in_place(self._queued(request, run_id, binding, has_slot=True), binding, plan)
-            executor = Executor(self._engine, wanted, request.body, binding, Tail())
-            executor.place_early(plan)
+            executor = Executor(HeldRun(self._engine, wanted, request.body, binding, Tail()))
+            executor.place_early(binding, plan)
             run, begun = await self._insert(wanted, request, binding)
             if begun and run is not None:
-                executor.stored(run)
+                executor.held.run = run
                 self._dispatcher.begin(executor)
             return run
         finally:

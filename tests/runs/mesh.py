@@ -28,6 +28,7 @@ from harness.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
 from harness.session.v1 import binding_pb2, session_service_pb2, session_service_pb2_grpc
 from services.common.capability_token import CapabilitySigner, generate_private_key
 from services.common.channels import Peer, connect
+from services.common.errors import HarnessError
 
 TOKEN = "service-token-of-the-tests"
 PATIENCE = 30.0
@@ -231,8 +232,19 @@ class Client:
         request = agent_service_pb2.SaveAgentRequest(
             agent_id=agent_id, blueprint=json_format.ParseDict(document, blueprint_pb2.AgentBlueprint())
         )
-        response = await self._catalog.call(self._agents.SaveAgent, request, subject=self.subject, timeout=PATIENCE)
-        return response.version.version
+        # The catalog may not have found the adapter yet; nothing signals that, so this asks again, bounded.
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    response = await self._catalog.call(
+                        self._agents.SaveAgent, request, subject=self.subject, wait_for_ready=True
+                    )
+                except HarnessError as error:
+                    if not error.retryable:
+                        raise
+                    await asyncio.sleep(0.05)
+                else:
+                    return response.version.version
 
     async def disable(self, agent_id: str) -> None:
         request = agent_service_pb2.DisableAgentRequest(agent_id=agent_id)
@@ -272,7 +284,9 @@ class Client:
 
     async def cancel(self, run_id: str) -> run_pb2.Run:
         request = run_service_pb2.CancelRunRequest(run_id=run_id)
-        response = await self._runs.call(self.runs.CancelRun, request, subject=self.subject, timeout=PATIENCE)
+        response = await self._runs.call(
+            self.runs.CancelRun, request, subject=self.subject, timeout=PATIENCE, wait_for_ready=True
+        )
         return response.run
 
     async def cancel_active(self, agent_id: str, conversation: str) -> run_service_pb2.CancelActiveRunResponse:

@@ -13,7 +13,7 @@ from harness.event.v1 import event_pb2
 from harness.run.v1 import run_pb2
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError
-from tests.runs.mesh import KILL, TERMINATE, Client, Mesh, kind, text
+from tests.runs.mesh import KILL, TERMINATE, Client, Mesh, Part, kind, text
 
 COMPLETED, FAILED = run_pb2.RUN_STATUS_COMPLETED, run_pb2.RUN_STATUS_FAILED
 HANG = {"script": [{"text": "begun"}, {"hang": True}]}
@@ -192,19 +192,37 @@ async def test_i10_a_holder_that_was_stopped_beyond_its_lease_changes_nothing(
     try:
         there = clients(rough_mesh, caller.subject, "stopped")
         agent = await caller.agent()
-        run = await there.start(agent, {"n": 900, "rate": 150}, "c")
+        run = await there.start(agent, {"n": 1_500, "rate": 150}, "c")
         await first(caller, run.run_id, 5)
-        assert other.process is not None
-        other.process.send_signal(signal.SIGSTOP)
+        await stop_outside_of_a_write(other, caller, agent)
         # The other replica takes it over and goes on; the stopped one comes back in the middle of that.
-        await first(caller, run.run_id, 450)
-        other.process.send_signal(signal.SIGCONT)
+        await first(caller, run.run_id, 900)
+        send(other, signal.SIGCONT)
         events = await caller.events(run.run_id)
         assert one_terminal(events) == "run_completed"
-        assert sum(kind(event) == "content_delta" for event in events) == 900
-        assert await there.get(run.run_id) == await caller.get(run.run_id)
+        assert sum(kind(event) == "content_delta" for event in events) == 1_500
+        assert (await there.get(run.run_id)).last_sequence == len(events)
     finally:
         other.end(KILL)
+
+
+def send(part: Part, number: int) -> None:
+    assert part.process is not None
+    part.process.send_signal(number)
+
+
+async def stop_outside_of_a_write(part: Part, caller: Client, agent: str) -> None:
+    """Stop the process while it does not hold the write lock of the SQLite file both replicas use, or nobody could go on at all."""
+    for _ in range(20):
+        send(part, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(1.5):
+                await caller.start(agent, {"n": 1})
+        except TimeoutError:
+            send(part, signal.SIGCONT)
+        else:
+            return
+    raise AssertionError("the process was never found outside of a write")
 
 
 async def test_i5_a_clear_that_died_half_way_is_finished_by_whoever_comes_next(

@@ -1,0 +1,165 @@
+"""Following a run: its drafts from the runtime into the log, through broken streams, to the runtime's end (run protocol, Issue and follow)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Final
+
+from harness.event.v1 import event_pb2
+from harness.runtime.v1 import runtime_service_pb2
+from services.common.errors import HarnessError, Reason
+from services.common.logs import get_logger
+from services.runs import ending
+from services.runs.appending import MAX_PENDING_BYTES
+from services.runs.clients.runtime import Batches, code_of
+from services.runs.engine import fence_of
+from services.runs.held import End, EngineEnd, HeldRun, RuntimeEnd
+from services.runs.plan import Plan
+from services.runs.run import Issued
+from services.runs.segmenting import Stop
+from services.runs.turn import turn_input
+
+FIRST_EVENT_SECONDS: Final = 0.004
+"""How long `run.started` waits for the runtime's first event, to stand in one segment with it."""
+ACK_EVENTS: Final = 2_048
+"""Drafts that may be durable and not yet acknowledged; an eighth of what a runtime holds."""
+ACK_BYTES: Final = 2 << 20
+ACK_SECONDS: Final = 5.0
+REATTACH_PAUSE_SECONDS: Final = 0.1
+_BROKEN: Final = frozenset({Reason.UNAVAILABLE, Reason.CANCELLED, Reason.INTERNAL})
+_log = get_logger(__name__)
+
+
+class Following:
+    """The stream of one run from the runtime it was issued to, and the acknowledgements back."""
+
+    def __init__(self, held: HeldRun, issued: Issued) -> None:
+        self._held = held
+        self._issued = issued
+        self._acknowledged = held.appender.durable_offset
+        self._acknowledged_bytes = held.appender.durable_bytes
+        self._acknowledging: asyncio.Task[None] | None = None
+        held.appender.runtime = issued.incarnation
+
+    async def from_start(self, plan: Plan) -> End:
+        """Start the run and follow it to its end. Errors: `ProtocolViolation`, `HarnessError`, `Fenced`, store errors."""
+        return await self._follow(self._start(plan))
+
+    async def from_last_durable(self) -> End:
+        """Follow a run that an earlier executor started, from the last durable offset on."""
+        return await self._follow(self._attach())
+
+    def acknowledge_if_due(self, *, at_least: int = ACK_EVENTS) -> None:
+        """Tell the runtime what is durable: seldom, one call at a time, and only after the append (Issue and follow 4)."""
+        appender = self._held.appender
+        due = appender.durable_offset - self._acknowledged
+        due_bytes = appender.durable_bytes - self._acknowledged_bytes
+        if (due >= at_least or due_bytes >= ACK_BYTES) and self._acknowledging is None:
+            self._acknowledging = asyncio.create_task(self._acknowledge())
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        if self._acknowledging is not None:
+            self._acknowledging.cancel()
+            await asyncio.wait({self._acknowledging})
+
+    def _start(self, plan: Plan) -> Batches:
+        held = self._held
+        request = runtime_service_pb2.StartRunRequest(
+            fence=fence_of(held.run, self._issued.runtime_generation),
+            incarnation=self._issued.incarnation,
+            turn=turn_input(held, self._issued, plan),
+        )
+        held.begin_log(plan.profile.descriptor.adapter_version)
+        # Alone if the runtime stays silent; else it stands in the first segment with what came first.
+        asyncio.get_running_loop().call_later(FIRST_EVENT_SECONDS, held.appender.kick)
+        held.may_have_started = True
+        return held.engine.runtimes.start(self._issued.address, request)
+
+    def _attach(self) -> Batches:
+        request = runtime_service_pb2.AttachRunRequest(
+            fence=fence_of(self._held.run, self._issued.runtime_generation),
+            incarnation=self._issued.incarnation,
+            after_offset=self._held.appender.durable_offset,
+        )
+        return self._held.engine.runtimes.attach(self._issued.address, request)
+
+    async def _follow(self, batches: Batches) -> End:
+        held, give_up_at = self._held, 0.0
+        while True:
+            offset = held.packer.offset
+            try:
+                return await self._consume(batches)
+            except HarnessError as error:
+                now = held.engine.clock.monotonic()
+                if not give_up_at or held.packer.offset > offset:
+                    give_up_at = now + held.engine.settings.reattach_seconds
+                again = await self._after_break(error, may_retry=now < give_up_at)
+            if isinstance(again, EngineEnd):
+                return again
+            batches = again
+
+    async def _after_break(self, error: HarnessError, *, may_retry: bool) -> Batches | EngineEnd:
+        """The stream broke: losing it does not end the run, losing its process does (I9, I11). Unreachable is not yet dead."""
+        held, code = self._held, code_of(error)
+        if code in ("incarnation_mismatch", "runtime_unknown"):
+            return held.failed(ending.RUNTIME_GONE)
+        if code == "run_unknown":
+            if held.packer.offset:
+                return held.failed(ending.RUNTIME_GONE)
+            # Issued to a process that is there and never heard of the run: it is started there.
+            return self._start(await held.plan())
+        if error.reason not in _BROKEN:
+            raise error
+        if not may_retry:
+            return held.failed(ending.RUNTIME_GONE)
+        await held.appender.drain()
+        await asyncio.sleep(REATTACH_PAUSE_SECONDS)
+        return self._attach()
+
+    async def _consume(self, batches: Batches) -> End:
+        async with aclosing(batches):
+            async for batch in batches:
+                end = await self._take(batch)
+                if end is not None:
+                    return end
+        return self._held.failed(ending.NO_TERMINAL)  # rule 6
+
+    async def _take(self, batch: event_pb2.EventBatch) -> End | None:
+        held, packer, appender = self._held, self._held.packer, self._held.appender
+        # I22: a field this version does not know is content that nobody checked.
+        batch.DiscardUnknownFields()
+        while (stop := packer.pack(batch, held.engine.stamp())) is not None:
+            draft = packer.draft_after_offset(batch)
+            if stop is Stop.TERMINAL:
+                packer.check_terminal(draft)
+                return RuntimeEnd(draft)
+            if stop is Stop.INTERRUPT:
+                return held.failed(ending.INTERRUPTS_UNSUPPORTED)
+            await self._record_session(draft)
+        appender.kick()
+        self.acknowledge_if_due()
+        if packer.pending_bytes > MAX_PENDING_BYTES:  # I35: past it the runtime is not read
+            await appender.room()
+        return None
+
+    async def _record_session(self, draft: event_pb2.EventDraft) -> None:
+        """The native id goes onto the binding under the fence, the event keeps a number only (events, session.updated)."""
+        held = self._held
+        fence = fence_of(held.run, self._issued.runtime_generation)
+        revision = await held.engine.sessions.record_native_session(fence, draft.native_session_id)
+        held.packer.session_updated(revision, held.engine.stamp())
+
+    async def _acknowledge(self) -> None:
+        held, offset, size = self._held, self._held.appender.durable_offset, self._held.appender.durable_bytes
+        fence = fence_of(held.run, self._issued.runtime_generation)
+        try:
+            await held.engine.runtimes.acknowledge(self._issued.address, fence, offset, ACK_SECONDS)
+        except HarnessError as error:
+            # A later one says the same and more.
+            _log.info("not_acknowledged", run_id=held.run_id, reason=error.reason.value)
+        else:
+            self._acknowledged, self._acknowledged_bytes = offset, size
+        finally:
+            self._acknowledging = None
