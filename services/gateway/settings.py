@@ -31,9 +31,10 @@ class GatewaySettings(ProcessSettings):
     max_header_bytes: Annotated[
         int, Field(ge=1_024, le=1_048_576, description="Bytes of a request's line and headers together; more is 431.")
     ] = 32_768
+    # The largest request the contract allows (message and context) with every character written as \\uXXXX fits.
     max_body_bytes: Annotated[
         int, Field(ge=1_024, le=67_108_864, description="Bytes of a request body; more is 413.")
-    ] = 4_194_304
+    ] = 10_485_760
     header_timeout_seconds: Annotated[
         float, Field(gt=0, le=600, description="Seconds a connection has to send a complete request head.")
     ] = 10.0

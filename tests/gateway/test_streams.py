@@ -165,6 +165,9 @@ async def test_other_encodings_are_refused_by_name(gateway: Running) -> None:
     async with gateway.client() as client:
         path = f"/api/v1/runs/{run.record.run_id}/events/stream"
         assert (await client.get(path, params={"protocol": "morse"})).status_code == 422
+        for protocol in ("agui", "custom"):
+            response = await client.get(path, params={"protocol": protocol})
+            assert (response.status_code, response.json()["code"]) == (422, "harness_capability_unsupported")
         await gateway.mesh.finish(run)
         assert frames(await read_stream(client, run.record.run_id, params={"protocol": "canonical"}))
 
@@ -247,6 +250,40 @@ async def test_i14_a_slow_subscriber_reads_the_log_and_sees_everything(start_gat
     assert [frame["id"] for frame in frames(fast)] == list(range(1, 4003))
     assert "harness_stream_fallbacks_total 0.0" not in metrics
     slow.close()
+
+
+async def test_i14_a_late_subscriber_reads_the_log_up_to_the_shared_stream(start_gateway: Any) -> None:
+    gateway: Running = await start_gateway(HARNESS_STREAM_RING_BYTES="65536")
+    run = await gateway.mesh.make_run()
+    async with gateway.client() as client:
+        first = asyncio.create_task(read_stream(client, run.record.run_id))
+        await gateway.mesh.wait_watching(run.record.run_id, 1)
+        await gateway.mesh.emit(run, *(delta(f"{n} {'y' * 900}") for n in range(1000)))
+        async with asyncio.timeout(30):
+            while "harness_stream_events_total 1001.0" not in (await client.get("/metrics")).text:
+                await client.get("/healthz")
+        late = asyncio.create_task(read_stream(client, run.record.run_id))
+        await streams_active(client, 2)
+        await gateway.mesh.emit(run, delta("for both"))
+        await gateway.mesh.finish(run)
+        assert await late == await first
+        assert gateway.mesh.counts["WatchRun"] == 1
+        assert gateway.mesh.counts["ListEvents"] > 1
+
+
+async def test_i14_a_newcomer_at_the_head_gets_a_feed_going_that_waited_for_a_stuck_reader(start_gateway: Any) -> None:
+    gateway: Running = await start_gateway(HARNESS_STREAM_RING_BYTES="65536", HARNESS_STREAM_STALL_SECONDS="600")
+    run = await gateway.mesh.make_run()
+    stuck = await RawStream.open(gateway, run, receive_buffer=4096)
+    await gateway.mesh.wait_watching(run.record.run_id, 1)
+    # More than the buffers of both ends hold, so that the feed waits with most of it unread upstream.
+    await gateway.mesh.emit(run, *(delta("z" * 20_000) for _ in range(1000)))
+    async with gateway.client() as client:
+        reading = asyncio.create_task(read_stream(client, run.record.run_id, params={"after": 1001}))
+        await streams_active(client, 2)
+        await gateway.mesh.finish(run)
+        assert [frame["id"] for frame in frames(await reading)] == [1002]
+    stuck.close()
 
 
 def dechunked(raw: bytes) -> bytes:
