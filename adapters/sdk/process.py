@@ -62,7 +62,7 @@ def read_settings(name: str, arguments: Sequence[str]) -> ProcessSettings:
         socket_mode=_octal(given.socket_mode),
         shutdown_grace=_number(SHUTDOWN_GRACE_VARIABLE, 10.0, 0.0, 3_600.0),
         max_runs=int(_number(MAX_RUNS_VARIABLE, 1_000, 1, 100_000)),
-        max_runtimes=int(_number(MAX_RUNTIMES_VARIABLE, 10_000, 1, 1_000_000)),
+        max_runtimes=int(_number(MAX_RUNTIMES_VARIABLE, 5_000, 1, 1_000_000)),
         log_level=os.environ.get(LOG_LEVEL_VARIABLE, "info"),
     )
     if settings.log_level.lower() not in ("debug", "info", "warning", "error"):

@@ -7,6 +7,7 @@ import asyncio
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,8 +36,11 @@ RUNTIME_SERVICE = "harness.runtime.v1.RuntimeService"
 WORKER_SERVICE = "harness.worker.v1.WorkerService"
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_CONCURRENT_STREAMS = 4_096
+MAX_CONCURRENT_CALLS = 16_384
 # How long streams may take to hand over what is left once the runs have ended.
 FLUSH_SECONDS = 2.0
+# How long the process may take to end after everything was released.
+EXIT_SECONDS = 2.0
 AdapterFactory = Callable[[], HarnessAdapter]
 _log = get_logger(__name__)
 
@@ -55,7 +59,9 @@ class AdapterServer:
         self.stop_requested = asyncio.Event()
         self._socket_mode = socket_mode
         self._health: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - set at run time
-        self._server = grpc.aio.server(interceptors=[Boundary(token)], options=_options())
+        self._server = grpc.aio.server(
+            interceptors=[Boundary(token)], options=_options(), maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
+        )
         runtime_service_pb2_grpc.add_RuntimeServiceServicer_to_server(RuntimeServicer(self.registry), self._server)
         if worker:
             worker_servicer = WorkerServicer(adapter, self.registry, self.stop_requested)
@@ -166,7 +172,7 @@ async def _serve_until_stopped(
         factory, listen=settings.listen, limits=limits, token=settings.token, socket_mode=settings.socket_mode
     )
     process.stop_on_signals(server.stop_requested, stop_now)
-    ready.announce(service=name, listen=server.address, incarnation=server.incarnation, worker=settings.worker)
+    ready.announce(service=name, address=server.address, incarnation=server.incarnation, worker=settings.worker)
     await server.stop_requested.wait()
     stopping = asyncio.ensure_future(server.stop(settings.shutdown_grace))
     hurried = asyncio.ensure_future(stop_now.wait())
@@ -176,6 +182,14 @@ async def _serve_until_stopped(
         stopping.cancel()
         await server.stop(0)
     _log.info("stopped")
+    _exit_in_any_case()
+
+
+def _exit_in_any_case() -> None:
+    # What ignores its cancellation, a task or a thread of a provider, must not keep the process from ending (I20).
+    timer = threading.Timer(EXIT_SECONDS, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
 
 
 def _options() -> list[tuple[str, Any]]:

@@ -29,7 +29,7 @@ FAULTS = {"allow_faults": True}
 
 async def test_a_process_announces_itself_and_serves_health_and_reflection(start):
     process = await start()
-    assert process.ready["listen"] == process.address
+    assert process.ready["address"] == process.address
     assert process.ready["pid"] == process.pid
     assert process.socket_mode == 0o600
     async with connected(process.address) as client:

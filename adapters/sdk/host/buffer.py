@@ -50,6 +50,11 @@ class DraftBuffer:
             self._bytes -= self._sizes.popleft()
             self.acked += 1
 
+    def settle(self) -> None:
+        """Gives up the memory of a buffer that is empty and gets nothing more."""
+        if not self._drafts:
+            self._drafts, self._sizes = _NO_DRAFTS, _NO_SIZES
+
     def read(self, after: int) -> list[event_pb2.EventDraft]:
         """The next drafts after offset `after`, which must not be below `acked`: at most 512, and 512 KiB unless the first alone is more."""
         start = after - self.acked
@@ -60,3 +65,8 @@ class DraftBuffer:
             if size > MAX_BATCH_BYTES and count:
                 return drafts[:count]
         return drafts
+
+
+# Shared by all settled buffers; nothing is ever appended to them.
+_NO_DRAFTS: deque[event_pb2.EventDraft] = deque(maxlen=0)
+_NO_SIZES: deque[int] = deque(maxlen=0)

@@ -21,7 +21,7 @@ class HostLimits:
     # Runs worked on at once; more are refused with CAPACITY.
     max_runs: int = 1_000
     # Runtimes kept at once; the longest idle one makes room.
-    max_runtimes: int = 10_000
+    max_runtimes: int = 5_000
     # A runtime without a run for this long is dropped; the control plane creates it again when it needs it.
     runtime_idle_seconds: float = 600.0
     # Cancelled runs remembered although unknown, and bindings whose highest generation is remembered.

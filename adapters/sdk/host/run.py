@@ -117,9 +117,13 @@ class HostedRun:
         """Begins the run; what comes of it is read with `follow`."""
         self._hooks = hooks
         self._task = self._loop.create_task(self._drive(hooks))
-        self._task.add_done_callback(lambda _: self.on_released(self))
+        self._task.add_done_callback(self._released)
         self._deadline_timer = self._loop.call_later(self._deadline.remaining(), self._on_deadline)
         self._reader_gone()
+
+    def _released(self, _: "asyncio.Task[None]") -> None:
+        self._settle()
+        self.on_released(self)
 
     # --- reading ---
 
@@ -156,6 +160,7 @@ class HostedRun:
         finally:
             if me == self._reader:
                 self._reader_gone()
+                self._settle()
 
     def acknowledge(self, through: int) -> None:
         """Drafts up to `through` are durable. A lower offset than before changes nothing; one that does not exist is refused."""
@@ -165,6 +170,13 @@ class HostedRun:
         space = self._space
         if space is not None and not space.done() and not self._buffer.is_full:
             space.set_result(None)
+        self._settle()
+
+    def _settle(self) -> None:
+        # A run that is over in every respect costs next to nothing until its runtime forgets it.
+        if self.finished and not self.working and self._buffer.acked == self._buffer.last:
+            self._cancel_detach()
+            self._buffer.settle()
 
     @property
     def acked(self) -> int:
@@ -227,6 +239,8 @@ class HostedRun:
                 self._deadline_timer.cancel()
             if self.discarded:
                 _log.warning("late_events_discarded", run_id=self.run_id, count=self.discarded)
+            # The turn's input and tokens are not kept longer than they are of use.
+            self._hooks = None
             hooks.released()
 
     async def _pump(self, stream: Stream, hooks: RunHooks) -> None:
@@ -320,16 +334,18 @@ class HostedRun:
 
     async def _stop(self, reason: "payload_pb2.CancelReason.ValueType", grace: float) -> None:
         hooks, task = self._hooks, self._task
-        if hooks is None or task is None:
+        if task is None:
             raise RuntimeError("a run is stopped only after it was started")
         told = None
         if not self.finished:
             self.token.cancel(reason)
             self._closed = True
-            told = await self._tell(hooks, reason, grace)
+            if hooks is not None:
+                told = await self._tell(hooks, reason, grace)
         task.cancel()
-        done, _ = await asyncio.wait({task}, timeout=self._limits.stop_seconds)
-        if not done:
+        if not task.done():
+            await asyncio.wait({task}, timeout=self._limits.stop_seconds)
+        if not task.done():
             self.abandoned = True
             _log.error("provider_ignores_cancellation", run_id=self.run_id)
         if told is not None:

@@ -206,12 +206,19 @@ class RuntimeSlot:
             async with asyncio.timeout(seconds):
                 if self._run is not None:
                     await self._run.stop(reason, min(self._limits.cancel_grace_seconds, seconds / 2))
-                async with self._lock:
-                    await self._runtime.cleanup()
+                await self._release()
         except TimeoutError:
             _log.error("cleanup_cut_off", seconds=round(seconds, 3), late=round(time.monotonic() - deadline, 3))
         except Exception as error:  # noqa: BLE001 - cleaning up never fails its caller; what is wrong is for the log
             _log.error("cleanup_failed", error=describe(error))
+
+    async def _release(self) -> None:
+        if self._run is not None and self._run.abandoned:
+            # Its stream never gives the lock back: what can be released is released all the same.
+            await self._runtime.cleanup()
+            return
+        async with self._lock:
+            await self._runtime.cleanup()
 
     # --- what a turn needs of the slot ---
 

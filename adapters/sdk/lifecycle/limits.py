@@ -15,6 +15,8 @@ class EventLimits:
     event_bytes: int = 256 * KIB
     # All fragments of one call's arguments, or arguments given at once.
     arguments_bytes: int = 128 * KIB
+    # Arguments that arrive in fragments, of all open calls together: they are part of what a segment says is open.
+    open_arguments_bytes: int = 512 * KIB
     # Result of one tool call as JSON.
     result_bytes: int = 256 * KIB
     # Objects within objects in arguments and metadata, the outermost counted.

@@ -235,6 +235,10 @@ class RunLifecycle:
         if not text.fits(joined, self._limits.arguments_bytes):
             limit = self._limits.arguments_bytes
             raise ProtocolViolation(7, "too_large", f"the joined arguments of a tool call are over {limit} bytes")
+        others = sum(len((other.arguments or "").encode()) for other in self._calls.values() if other is not call)
+        if not text.fits(joined, self._limits.open_arguments_bytes - others):
+            limit = self._limits.open_arguments_bytes
+            raise ProtocolViolation(7, "too_large", f"the arguments of all open tool calls are over {limit} bytes")
         self._calls[call.tool_call_id] = OpenCall(call.tool_call_id, call.namespace, joined)
 
     def _complete_call(self, draft: event_pb2.EventDraft) -> None:
