@@ -10,7 +10,8 @@ import pytest
 
 from services.common.errors import HarnessError, Reason
 from services.runs.bus import NoBus
-from services.runs.live import LiveHub
+from services.runs.live import LiveHub, metrics
+from services.runs.live.hub import PAGE_BYTES
 from services.runs.log import SegmentLog
 from tests.runs.live.runlog import RunLog, open_log, settled, watched
 
@@ -93,4 +94,125 @@ async def test_a_stop_ends_watches_with_a_retryable_error(hub: LiveHub, log: Seg
         await watcher
     assert error.value.reason is Reason.UNAVAILABLE
     assert error.value.retryable
+    assert hub.followed == 0
+
+
+async def test_pages_follow_on_and_are_bounded_by_their_limit(hub: LiveHub, log: SegmentLog) -> None:
+    run = RunLog(log)
+    for count in (1, 7, 0, 5, 30):
+        await (run.append(count) if count else run.seal())
+    await run.append(1, terminal=True)
+    for limit in (1, 3, 8, 1000):
+        seen: list[bytes] = []
+        cursor = 0
+        while (page := await hub.page("r", cursor, 30, limit)).events:
+            assert len(page.events) == min(limit, run.last_sequence - cursor)
+            seen += [event.SerializeToString() for event in page.events]
+            cursor = page.next_cursor
+            assert cursor == page.events[-1].sequence
+        assert seen == run.events
+        # The run has ended: the page that asked to wait came at once, with the cursor it was asked for.
+        assert page.next_cursor == run.last_sequence
+    assert (await hub.page("r", (1 << 32) - 1, 0, 10)).events == []
+
+
+async def test_i35_a_page_ends_at_about_a_mebibyte_but_never_without_an_event(hub: LiveHub, log: SegmentLog) -> None:
+    run = RunLog(log)
+    sizes: list[int] = []
+    await run.append(4, text="x" * 300_000)
+    await run.append(1, text="x" * (PAGE_BYTES + 1))
+    await run.append(3, text="x" * 300_000, terminal=True)
+    cursor = 0
+    while (page := await hub.page("r", cursor, 0, 1000)).events:
+        sizes.append(len(page.events))
+        assert page.ByteSize() < PAGE_BYTES or len(page.events) == 1
+        cursor = page.next_cursor
+    assert sizes == [3, 1, 1, 3]
+
+
+async def test_a_long_poll_is_woken_by_the_next_event_and_by_the_end(hub: LiveHub, log: SegmentLog) -> None:
+    run = RunLog(log)
+    await run.append(1)
+    woken = asyncio.create_task(hub.page("r", 1, 3600, 10))
+    beyond = asyncio.create_task(hub.page("r", 50, 3600, 10))
+    await settled(lambda: hub.followed == 1)
+    hub.published("r", await run.append(2))
+    page = await woken
+    assert [event.sequence for event in page.events] == [2, 3]
+    hub.published("r", await run.append(1, terminal=True))
+    page = await beyond
+    assert (list(page.events), page.next_cursor) == ([], 50)
+    assert hub.followed == 0
+
+
+async def test_a_long_poll_ends_when_its_time_is_over(hub: LiveHub, log: SegmentLog) -> None:
+    await RunLog(log).append(1)
+    page = await hub.page("r", 1, 0.01, 10)
+    assert (list(page.events), page.next_cursor) == ([], 1)
+    assert hub.followed == 0
+
+
+async def test_i12_a_wait_for_the_end_sees_the_terminal_alone(hub: LiveHub, log: SegmentLog) -> None:
+    run = RunLog(log)
+    await run.append(1)
+    assert not await hub.wait_terminal("r", 0.01)
+    waiting = asyncio.create_task(hub.wait_terminal("r", 3600))
+    await settled(lambda: hub.followed == 1)
+    hub.published("r", await run.append(3))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    hub.published("r", await run.append(1, terminal=True))
+    assert await waiting
+    assert await hub.wait_terminal("r", 0)
+
+
+async def test_a_run_that_is_no_longer_executed_here_is_polled(log: SegmentLog) -> None:
+    here = {"r"}
+    hub = LiveHub(log, NoBus(), executes_here=here.__contains__, poll_seconds=3600)
+    run = RunLog(log)
+    watcher = asyncio.create_task(watched(hub))
+    await settled(lambda: hub.followed == 1)
+    hub.published("r", await run.append(1))
+    await run.append(2, terminal=True)  # by its next executor, which told nobody
+    polls = metrics.READS_OF_POLLS._value.get()
+    await hub.poll_once()
+    assert metrics.READS_OF_POLLS._value.get() == polls
+    here.clear()
+    await hub.poll_once()
+    assert metrics.READS_OF_POLLS._value.get() == polls + 1
+    assert await watcher == run.events
+    await hub.stop()
+
+
+async def test_one_poll_per_run_whatever_the_number_of_watchers(log: SegmentLog) -> None:
+    hub = LiveHub(log, NoBus(), executes_here=lambda _: False, poll_seconds=3600)
+    run = RunLog(log)
+    await run.append(1)
+    seen = [0] * 500
+
+    async def watch(number: int) -> None:
+        async for response in hub.watch("r", 1):
+            seen[number] += len(response.events)
+
+    watchers = [asyncio.create_task(watch(number)) for number in range(500)]
+    await hub.wait_terminal("r", 0)  # opens the follower for all of them
+    await run.append(2, terminal=True)
+    counts = (metrics.READS_OF_POLLS, metrics.READS_OF_FOLLOWERS, metrics.READS_OF_WATCHERS)
+    before = [count._value.get() for count in counts]
+    await hub.poll_once()
+    await asyncio.gather(*watchers)
+    assert seen == [2] * 500
+    assert [count._value.get() for count in counts] == [before[0] + 1, before[1] + 1, before[2]]
+    await hub.stop()
+
+
+async def test_i34_trouble_of_the_store_is_retryable_and_the_watch_goes_on_from_its_cursor(tmp_path: Path) -> None:
+    async with open_log(tmp_path) as log:
+        await RunLog(log).append(3, terminal=True)
+    hub = LiveHub(log, NoBus(), executes_here=lambda _: False)  # the store behind this log is closed
+    for ask in (watched(hub), hub.page("r", 0, 0, 1), hub.wait_terminal("r", 1)):
+        with pytest.raises(HarnessError) as error:
+            await ask
+        assert error.value.reason is Reason.STORE_UNAVAILABLE
+        assert error.value.retryable
     assert hub.followed == 0
