@@ -10,7 +10,7 @@ from services.common.ids import Identity, new_holder_id
 from services.common.server import Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
 from services.common.store import RecordStore, StoreRefused, open_record_store
-from services.runs.bus import NoBus
+from services.runs.bus import Bus, open_bus
 from services.runs.cancelling import Canceller
 from services.runs.clearing import Clearer
 from services.runs.clients.catalog import CatalogClient
@@ -40,12 +40,15 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
     log = await open_segment_log(records)
     store = RunStore(records)
     # The hub asks of runs that are executed here, and what executes them is made after it.
-    hub = LiveHub(log, NoBus(), executes_here=lambda run_id: dispatcher.holds(run_id))
+    bus = open_bus(settings.bus_url, settings.environment)
+    context.resources.push_async_callback(bus.close)
+    hub = LiveHub(log, bus, executes_here=lambda run_id: dispatcher.holds(run_id))
     engine = Engine(
         settings=settings,
         store=store,
         log=log,
         publisher=hub,
+        bus=bus,
         catalog=CatalogClient(_peer(context, settings.catalog_address), clock),
         sessions=SessionsClient(
             _peer(context, settings.sessions_address), _peer(context, settings.state_facade_address, trusted=False)
@@ -64,7 +67,9 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
     sweep = Sweep(engine, dispatcher, canceller, clearer, starter)
 
     async def begin() -> None:
+        await bus.start()
         await hub.start()
+        context.tasks.spawn("announced-runs", _execute_announced(bus, dispatcher))
         context.tasks.every("sweep", settings.sweep_interval_seconds, sweep.turn)
         context.tasks.every("settle-bindings", SETTLE_SECONDS, sweep.settle_bindings)
         context.tasks.every("trim", TRIM_SECONDS, sweep.trim)
@@ -76,6 +81,13 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         on_start=[begin],
         on_stop=[dispatcher.drain, hub.stop],
     )
+
+
+async def _execute_announced(bus: Bus, dispatcher: Dispatcher) -> None:
+    """Queued runs that other replicas had no room for, asked for only while there is room here (run protocol, Start 3)."""
+    async for run_id in bus.announcements():
+        dispatcher.offer(run_id)
+        await dispatcher.has_room()
 
 
 def _peer(context: ServiceContext[RunsSettings], address: str, *, trusted: bool = True) -> Peer:

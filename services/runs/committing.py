@@ -47,7 +47,7 @@ async def commit_head(
     except HarnessError as error:
         _log.warning("head_not_committed", run_id=run.run_id, reason=error.reason.value)
         if error.reason is Reason.STALE_LEASE:
-            return await _refused(engine, run)
+            return await refused_by_fence(engine, run)
         if error.reason in AWAY:
             return await _uncertain(engine, run, issued)
         if error.reason is Reason.THREAD_DURABILITY_UNCERTAIN:
@@ -56,7 +56,7 @@ async def commit_head(
     return Committed(outcome, revision)
 
 
-async def _refused(engine: Engine, run: Run) -> Intent:
+async def refused_by_fence(engine: Engine, run: Run) -> Intent:
     """The fence was not current: another executor (`Fenced`), an intent that came first, or the conversation is being cleared."""
     current = await engine.store.get(run.run_id)
     if current is None or current.run_generation != run.run_generation or not current.is_open:

@@ -39,7 +39,8 @@ class Dispatcher:
         self._in_line: set[str] = set()
         self._stopping = False
         self._idle = asyncio.Event()
-        self._idle.set()
+        self._room = asyncio.Event()
+        self._note_load()
 
     @property
     def stopping(self) -> bool:
@@ -68,14 +69,14 @@ class Dispatcher:
         if self._stopping or not self._has_place():
             return False
         self._places += 1
-        self._idle.clear()
+        self._note_load()
         return True
 
     def give_place(self) -> None:
         """Give a reserved execution back unused."""
         self._places -= 1
         self._pump()
-        self._note_idle()
+        self._note_load()
 
     def begin(self, executor: Executor) -> None:
         """Execute in the place that was taken."""
@@ -88,9 +89,15 @@ class Dispatcher:
             return
         if len(self._line) >= self._engine.settings.max_queued_runs + self._engine.settings.max_active_runs:
             return
+        if not self._has_place():
+            self._engine.bus.announce(run_id)  # another replica may have room
         self._line.append(run_id)
         self._in_line.add(run_id)
         self._pump()
+
+    async def has_room(self) -> None:
+        """Wait until one more run may be executed here."""
+        await self._room.wait()
 
     def signal(self, run_id: str) -> bool:
         """An intent was written on the run; whether it is executed here."""
@@ -126,9 +133,13 @@ class Dispatcher:
                 executor.held.halt(Halt.HANDOVER)
             await self._idle.wait()
 
-    def _note_idle(self) -> None:
-        if not self._active and not self._places:
-            self._idle.set()
+    def _note_load(self) -> None:
+        """Keep the two events true; called after every change of what is executed or about to be."""
+        for event, holds in ((self._idle, not self._active and not self._places), (self._room, self._has_place())):
+            if holds:
+                event.set()
+            else:
+                event.clear()
 
     def _has_place(self) -> bool:
         return len(self._active) + self._places < self._engine.settings.max_active_runs
@@ -138,7 +149,7 @@ class Dispatcher:
             run_id = self._line.popleft()
             self._in_line.discard(run_id)
             self._places += 1
-            self._idle.clear()
+            self._note_load()
             self._engine.tasks.spawn("execute_queued", self._execute_queued(run_id))
 
     async def _execute_queued(self, run_id: str) -> None:
@@ -217,7 +228,7 @@ class Dispatcher:
 
     def _launch(self, executor: Executor) -> None:
         self._active[executor.held.run_id] = executor
-        self._idle.clear()
+        self._note_load()
         self._engine.tasks.spawn("execute", self._live(executor))
 
     async def _live(self, executor: Executor) -> None:
@@ -234,7 +245,7 @@ class Dispatcher:
         finally:
             if self._active.get(run_id) is executor:
                 del self._active[run_id]
-            self._note_idle()
+            self._note_load()
             released = executor.released
             if released is not None and released.HasField("active"):
                 self.offer(released.active.run_id)

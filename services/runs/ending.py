@@ -33,9 +33,6 @@ _CATEGORY_PREFIX: Final = "ERROR_CATEGORY_"
 RUNTIME_GONE: Final = Failure(
     "unavailable", "unavailable", "The process that executed the run is gone.", retryable=False
 )
-SUPERSEDED_RUNTIME: Final = Failure(
-    "stale_lease", "authorization", "The conversation was taken over while the run was executed."
-)
 NO_TERMINAL: Final = Failure("protocol_violation", "protocol", "The harness ended the run without saying how.")
 UNCERTAIN: Final = Failure(
     "thread_durability_uncertain",

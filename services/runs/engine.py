@@ -15,6 +15,7 @@ from services.common.ids import Identity, new_request_id
 from services.common.tasks import BackgroundTasks
 from services.common.tracing import current_traceparent
 from services.runs.appending import Publisher
+from services.runs.bus import DispatchBus
 from services.runs.clients.catalog import CatalogClient
 from services.runs.clients.runtime import RuntimeClient
 from services.runs.clients.sessions import SessionsClient
@@ -35,6 +36,7 @@ class Engine:
     store: RunStore
     log: SegmentLog
     publisher: Publisher
+    bus: DispatchBus
     catalog: CatalogClient
     sessions: SessionsClient
     runtimes: RuntimeClient

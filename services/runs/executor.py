@@ -16,7 +16,7 @@ from services.runs import ending, intent, placing
 from services.runs.appending import Fenced
 from services.runs.clients.runtime import code_of
 from services.runs.clients.sessions import Binding
-from services.runs.committing import Committed, commit_head
+from services.runs.committing import Committed, commit_head, refused_by_fence
 from services.runs.engine import fence_of
 from services.runs.following import Following
 from services.runs.held import End, EngineEnd, Halt, HeldRun, RuntimeEnd
@@ -100,9 +100,9 @@ class Executor:
             await _cancelled(work)
         if work.cancelled() or (held.halted.done() and held.halted.result() is Halt.LOST):
             return await self._halted(held.halted.result())
-        return self._outcome(work)
+        return await self._outcome(work)
 
-    def _outcome(self, work: asyncio.Task[End]) -> End:
+    async def _outcome(self, work: asyncio.Task[End]) -> End:
         held, error = self._held, work.exception()
         if error is None:
             return work.result()
@@ -113,7 +113,7 @@ class Executor:
             return held.failed(Failure("prompt_too_large", "configuration", f"The run could not start: {error}."))
         if isinstance(error, HarnessError):
             if error.reason is Reason.STALE_LEASE:
-                return held.failed(ending.SUPERSEDED_RUNTIME)
+                return EngineEnd(await refused_by_fence(self._engine, held.run))
             _log.warning("run_cannot_go_on", run_id=held.run_id, reason=code_of(error))
             return held.failed(ending.failure_of(error))
         if isinstance(error, Fenced | StoreError):

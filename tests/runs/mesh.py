@@ -109,17 +109,21 @@ class Mesh:
         self.sessions = self._part(
             "sessions",
             ["-m", "services.sessions"],
-            HARNESS_FACADE_LISTEN=self.address("facade"),
-            HARNESS_CAPABILITY_VERIFY_KEYS=self._public,
+            {
+                "HARNESS_FACADE_LISTEN": self.address("facade"),
+                "HARNESS_CAPABILITY_VERIFY_KEYS": self._public,
+            },
         )
         self.reference = self._part(
-            "reference", ["-m", "adapters.reference", "--listen", self.address("reference")], is_service=False
+            "reference", ["-m", "adapters.reference", "--listen", self.address("reference")], {}, is_service=False
         )
         self.catalog = self._part(
             "catalog",
             ["-m", "services.catalog"],
-            HARNESS_CONFIG_FILE=str(self.folder / "harness.yaml"),
-            HARNESS_ADAPTER_POLL_SECONDS="0.2",
+            {
+                "HARNESS_CONFIG_FILE": str(self.folder / "harness.yaml"),
+                "HARNESS_ADAPTER_POLL_SECONDS": "0.2",
+            },
         )
         self.runs = self.runs_part("runs")
 
@@ -135,7 +139,7 @@ class Mesh:
             "HARNESS_SWEEP_INTERVAL_SECONDS": "0.2",
             "HARNESS_REATTACH_SECONDS": "2",
         }
-        return self._part(name, ["-m", "services.runs"], **{**environment, **self.settings, **settings})
+        return self._part(name, ["-m", "services.runs"], {**environment, **self.settings, **settings})
 
     def address(self, name: str) -> str:
         """Where a part listens."""
@@ -168,7 +172,7 @@ class Mesh:
                 part.end(KILL)
         shutil.rmtree(self.folder)
 
-    def _part(self, name: str, command: list[str], *, is_service: bool = True, **environment: Any) -> Part:
+    def _part(self, name: str, command: list[str], environment: dict[str, Any], *, is_service: bool = True) -> Part:
         keep = {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "HOME") if key in os.environ}
         common = {"HARNESS_DIE_WITH_PARENT": str(os.getpid())}
         if is_service:
