@@ -49,7 +49,7 @@ async def apply_one(api: Api, document: Document) -> dict[str, Any]:
         before = await _record(api, path)
         # The revision makes the outcome below true: nobody can save in between.
         body = {"blueprint": document.value, "expected_revision": before["revision"] if before else 0}
-        data = await api.put(path, body)
+        data = await _save(api, path, body, document)
     except Broken as broken:
         raise unreachable(api.connection.url, broken.reason) from None
     except CommandError as error:
@@ -93,6 +93,17 @@ async def _report(api: Api, document: Document) -> dict[str, Any]:
     return await api.post("/api/v1/agent-drafts/validate", {"blueprint": document.value})
 
 
+async def _save(api: Api, path: str, body: dict[str, Any], document: Document) -> dict[str, Any]:
+    try:
+        return await api.put(path, body)
+    except CommandError as error:
+        if error.code != "invalid_request":
+            raise
+        # A save stops at the first kind of problem; the report has all of them.
+        report = await _report(api, document)
+        raise _invalid(document, report["issues"]) if report["issues"] else error from None
+
+
 async def _record(api: Api, path: str) -> dict[str, Any] | None:
     try:
         return (await api.get(path))["record"]
@@ -124,6 +135,6 @@ def _located(error: CommandError, document: Document) -> CommandError:
         return replace(problem, path=path, file=document.file, line=document.line(path))
 
     error.problems = [problem if problem.file else located(problem) for problem in error.problems]
-    if not error.message.startswith(document.file):
+    if error.exit_code is not ExitCode.UNREACHABLE and not error.message.startswith(document.file):
         error.message = f"{document.file}: {error.message}"
     return error

@@ -26,7 +26,7 @@ _PLAIN: Final = {"": None, "~": None, "null": None, "Null": None, "NULL": None} 
 _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,400}")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_A_NUMBER: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_INDEX: Final = re.compile(r"\[[^\[\]]*\]$")
+_MAP_KEY: Final = re.compile(r'\["([^"\\]*)"\]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,10 @@ class Document:
 
     def line(self, path: str) -> int:
         """The line of the value at `path`, or of the nearest one around it; 0: not known."""
-        while path not in self.lines:
-            if not path:
-                return 0
-            path = _INDEX.sub("", path) if path.endswith("]") else path.rpartition(".")[0]
-        return self.lines[path]
+        path = _MAP_KEY.sub(r".\1", path)
+        while path and path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines.get(path, 0)
 
 
 def read_document(name: str) -> Document:

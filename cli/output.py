@@ -56,16 +56,26 @@ class Output:
         if not rows:
             self.note(empty)
             return
+        cells = [[safe_line(_cell(value)) for value in row] for row in rows]
+        if not sys.stdout.isatty():
+            self._plain_table([list(columns), *cells])
+            return
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         for column in columns:
             table.add_column(column, overflow="fold")
-        for row in rows:
-            cells = [safe_line(_cell(value)) for value in row]
-            table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in cells))
+        for row in cells:
+            table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
         self.console.print(table)
+
+    def _plain_table(self, rows: Sequence[Sequence[str]]) -> None:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            sys.stdout.write(f"{line.rstrip()}\n")
+        sys.stdout.flush()
 
     def fields(self, values: dict[str, Any]) -> None:
         """Names and values, one a line."""
