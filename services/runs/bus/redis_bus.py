@@ -20,6 +20,7 @@ from services.runs.bus.redis_sender import Entry, Sender
 from services.runs.segment import Segment
 
 CONTROL_SECONDS: Final = 60
+RESTART_SECONDS: Final = 1.0
 
 
 class RedisBus:
@@ -80,8 +81,9 @@ class RedisBus:
 
     async def start(self) -> None:
         """See `Bus.start`."""
-        self._tasks.spawn("bus_sender", self._sender.run())
-        self._tasks.spawn("bus_reader", self._reader.run())
+        # Neither ever ends; should one fail in a way that nobody thought of, it begins again.
+        self._tasks.every("bus_sender", RESTART_SECONDS, self._sender.run)
+        self._tasks.every("bus_reader", RESTART_SECONDS, self._reader.run)
 
     async def close(self) -> None:
         """See `Bus.close`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from typing import Final, TypeVar
@@ -75,7 +74,7 @@ class LiveHub:
 
     async def start(self) -> None:
         """Begin the slow poll. Call it once, before the first watch."""
-        self._tasks.spawn("live_poll", self._poll())
+        self._tasks.every("live_poll", self._poll_seconds, self.poll_once)
 
     async def stop(self) -> None:
         """End every watch with a retryable error and stop. For the service's `on_stop`, after runs were handed over; repeating it is harmless."""
@@ -271,11 +270,6 @@ class LiveHub:
             metrics.RECENT_BYTES.set(self._memory.size)
 
     # --- the slow poll ---
-
-    async def _poll(self) -> None:
-        while True:
-            await asyncio.sleep(self._poll_seconds * random.uniform(0.75, 1.25))  # noqa: S311 - jitter, no secret
-            await self.poll_once()
 
     async def poll_once(self) -> None:
         """Look at the log of every followed run of which a notice may have been lost (run protocol, Read: the last one may be)."""
