@@ -72,6 +72,10 @@ format: gen ## format Python and contracts in place
 bench: gen ## measure against the ceiling (never part of the tests)
 	@$(PY) -m bench $(ARGS)
 
+.PHONY: docs
+docs: gen ## write the generated pages of docs/reference anew
+	@$(PY) -m build_tools.reference
+
 ##@ Upkeep
 
 .PHONY: lock
