@@ -39,7 +39,10 @@ def _strict_missing() -> str:
         missing.append("root")
     if shutil.which("bwrap") is None:
         missing.append("bubblewrap")
-    if not isinstance(find_cgroups("harness-sandboxes-tests"), Cgroups):
+    cgroups = find_cgroups(f"harness-sandboxes-tests-{os.getpid()}")
+    if isinstance(cgroups, Cgroups):
+        cgroups.close()
+    else:
         missing.append("writable control groups")
     return ", ".join(missing)
 

@@ -14,6 +14,7 @@ from services.sandbox.backends.local.backend import LocalBackend, LocalOptions
 from services.sandbox.backends.local.identity import boot_id, open_process, start_time
 from services.sandbox.backends.local.seccomp import filter_program, supported
 from services.sandbox.backends.local.uids import Uids
+from tests.sandbox.mesh import control_groups
 
 
 async def run_service(folder: Path, **settings: str) -> tuple[int, str]:
@@ -59,6 +60,8 @@ async def test_i32_a_folder_serves_one_process() -> None:
         with pytest.raises(ConfigurationError, match="HARNESS_SANDBOX_DIR: another process"):
             await LocalBackend.open(options)
         await backend.close()
+        # Nor is a control group left behind.
+        assert control_groups(f"harness-sandboxes-{backend.place.removeprefix('local-')}") == []
         await (await LocalBackend.open(options)).close()
 
 

@@ -212,6 +212,8 @@ class LocalBackend:
             loop.remove_reader(live.pidfd)
             os.close(live.pidfd)
         self._live.clear()
+        if self._cgroups is not None:
+            self._cgroups.close()
         if self._own_lifeline is not None:
             os.close(self._own_lifeline)
             os.close(self._lifeline)

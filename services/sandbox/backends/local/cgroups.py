@@ -1,5 +1,6 @@
 """Control groups for sandboxes, version 1 or 2, wherever this process may make them."""
 
+import errno
 import os
 import secrets
 from dataclasses import dataclass
@@ -89,6 +90,15 @@ class Cgroups:
             except FileNotFoundError:
                 continue
         return found
+
+    def close(self) -> None:
+        """Removes the parent of all groups, unless groups of living sandboxes are in it."""
+        for folder in dict.fromkeys(self._folders.values()):
+            try:
+                folder.rmdir()
+            except OSError as error:
+                if error.errno not in (errno.EBUSY, errno.ENOTEMPTY, errno.ENOENT):
+                    raise
 
     def remove(self, name: str) -> bool:
         """Removes an empty group; False while a process is still in it."""
