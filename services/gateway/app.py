@@ -58,7 +58,7 @@ class Gateway:
         started = perf_counter()
         traces = header_values(scope["headers"], TRACEPARENT.encode("ascii"))
         set_traceparent(accept_traceparent(traces[0].decode("latin-1") if len(traces) == 1 else None))
-        exchange = _Exchange(scope, receive, send)
+        exchange = _Exchange(scope, receive, send, self._settings.stream_stall_seconds)
         reply: Reply | None
         try:
             reply = await self._answer(scope, exchange)
@@ -105,8 +105,7 @@ class Gateway:
             raise Refused(422, "This operation takes no request body.")
         request = build_request(operation, match.values, scope["query_string"], body, headers)
         if operation.streams:
-            connection = scope["extensions"][CONNECTION]
-            work = self._streams.serve(request, subject, exchange.send, connection)
+            work = self._streams.serve(request, subject, exchange.send, scope["extensions"][CONNECTION])
             await _while_connected(work, exchange.receive)
             return None
         call = self._upstream.call(operation, request, subject)
@@ -140,8 +139,10 @@ def encode_response(operation: Operation, response: Any) -> bytes:
 class _Exchange:
     """What has been read and sent of one request."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, stall: float) -> None:
         self.receive = receive
+        self._connection = scope["extensions"][CONNECTION]
+        self._stall = stall
         self.route = _UNKNOWN_ROUTE
         self.status = 0
         self.streamed = False
@@ -161,6 +162,18 @@ class _Exchange:
         self.status = reply.status
         if not self.is_read:
             reply = reply._replace(close=True)
+        connection = self._connection
+        if connection.writable:
+            await self._write(reply)
+            return
+        # I35: the client sends requests but takes no answers.
+        try:
+            async with asyncio.timeout(self._stall):
+                await self._write(reply)
+        except TimeoutError:
+            connection.abort()
+
+    async def _write(self, reply: Reply) -> None:
         await self._send(reply.start())
         if not self.is_read:
             # Closing on unread data resets the connection, and the answer could be lost: the rest is thrown away for a moment, then it is closed.

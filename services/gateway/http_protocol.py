@@ -98,6 +98,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._abort_unless_taken()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._abort_unless_taken()
+
+    def _abort_unless_taken(self) -> None:
+        # I35: a transport that is closed with something still to be written waits for its reader, for ever if need be.
+        if self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self.loop.call_later(self.limits.header_timeout_seconds, self.transport.abort)
+
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for whatever is no HTTP; answered in the envelope like anything else."""
         self._refuse(
@@ -126,6 +139,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         ]
         self.transport.write(b"".join(lines))
         self.transport.close()
+        self._abort_unless_taken()
 
     def _arm(self) -> None:
         self._head_timer = self.loop.call_later(self.limits.header_timeout_seconds, self._head_out_of_time)
@@ -136,7 +150,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _head_out_of_time(self) -> None:
-        if not self.transport.is_closing():
+        self._head_timer = None
+        # While an answer is being written the client may say what it likes; the time between two requests is uvicorn's to watch.
+        if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
 
 

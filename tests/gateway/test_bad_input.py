@@ -457,6 +457,36 @@ async def test_i35_one_connection_too_many_is_told_so(start_gateway: Any) -> Non
         await eventually(lambda: client.get("/healthz"))
 
 
+async def test_i35_a_client_that_asks_and_takes_no_answers_is_dropped(start_gateway: Any) -> None:
+    gateway: Running = await start_gateway(HARNESS_STREAM_STALL_SECONDS="0.5")
+    run = await gateway.mesh.make_run()
+    await gateway.mesh.emit(run, *(delta("x" * 9_000) for _ in range(100)))
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.sock_connect(connection, ("127.0.0.1", gateway.port))
+        # 40 times 0.9 MB: more than the buffers of both ends hold.
+        await loop.sock_sendall(
+            connection, f"GET /api/v1/runs/{run.record.run_id}/events HTTP/1.1\r\n{HEAD}\r\n".encode() * 40
+        )
+        async with gateway.client() as client, asyncio.timeout(30):
+            while "harness_http_connections 1.0" not in (await client.get("/metrics")).text:
+                await client.get("/healthz")
+        assert gateway.mesh.counts["ListEvents"] < 40
+    finally:
+        connection.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(gateway: Running) -> None:
+    one = f"GET /api/v1/harnesses/toy/health HTTP/1.1\r\n{HEAD}\r\n"
+    two = f"GET /healthz HTTP/1.1\r\nConnection: close\r\n{HEAD}\r\n"
+    answer = await exchange(gateway.port, (one + two).encode())
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert answer.index(b'"harness_id":"toy"') < answer.index(b'"status":"ok"')
+
+
 async def test_events_are_not_lost_on_a_client_that_sends_garbage_meanwhile(gateway: Running) -> None:
     run = await gateway.mesh.make_run()
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)

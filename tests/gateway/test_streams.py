@@ -54,14 +54,14 @@ class RawStream:
         return cls(reader, writer)
 
     async def until(self, text: bytes) -> bytes:
-        data = b""
+        data = bytearray()
         async with asyncio.timeout(60):
-            while text not in data:
+            while data.find(text, max(0, len(data) - 65_536 - len(text))) < 0:
                 piece = await self.reader.read(65_536)
                 if not piece:
-                    raise AssertionError(f"the stream ended before {text!r}: …{data[-200:]!r}")
+                    raise AssertionError(f"the stream ended before {text!r}: …{bytes(data[-200:])!r}")
                 data += piece
-        return data
+        return bytes(data)
 
     def close(self) -> None:
         self.writer.transport.abort()
@@ -284,6 +284,28 @@ async def test_i14_a_newcomer_at_the_head_gets_a_feed_going_that_waited_for_a_st
         await gateway.mesh.finish(run)
         assert [frame["id"] for frame in frames(await reading)] == [1002]
     stuck.close()
+
+
+async def test_i35_a_feed_reads_no_further_than_its_fastest_subscriber_needs(start_gateway: Any) -> None:
+    """A lone slow reader is never overtaken: the upstream waits for it, and the log is not read a second time."""
+    gateway: Running = await start_gateway(HARNESS_STREAM_RING_BYTES="1048576")
+    run = await gateway.mesh.make_run()
+    slow = await RawStream.open(gateway, run, receive_buffer=65_536)
+    await gateway.mesh.wait_watching(run.record.run_id, 1)
+    await gateway.mesh.emit(run, *(delta("z" * 1_000) for _ in range(30_000)))
+    await gateway.mesh.finish(run)
+    async with gateway.client() as client:
+        # Nothing is read meanwhile, so the feed comes to rest: at its bound, or without one at the end of the run.
+        seen, now = -1.0, 0.0
+        async with asyncio.timeout(60):
+            while now != seen or now < 1000:
+                await asyncio.sleep(0.3)
+                text = (await client.get("/metrics")).text
+                seen, now = now, float(text.split("\nharness_stream_events_total ")[1].split()[0])
+        await slow.until(b"run.completed")
+        assert gateway.mesh.counts["ListEvents"] == 0
+        assert "harness_stream_fallbacks_total 0.0" in (await client.get("/metrics")).text
+    slow.close()
 
 
 def dechunked(raw: bytes) -> bytes:
