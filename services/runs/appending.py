@@ -15,6 +15,8 @@ from services.runs.segmenting import Packed, Packer, Tail
 
 MAX_PENDING_BYTES: Final = 2 << 20
 """Packed and not yet durable, at most; past it the runtime is not read (I35)."""
+GATHER_SECONDS: Final = 0.004
+"""From the beginning of one append to that of the next, at least: a stream of small batches costs few appends and hardly any delay."""
 RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 _log = get_logger(__name__)
 
@@ -53,6 +55,9 @@ class RunAppender:
         self._nonce = new_nonce()
         self._on_failure = on_failure
         self._in_flight: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_at = 0.0
+        self._draining = 0
         self._room = asyncio.Event()
         self._failure: Exception | None = None
         self._stopped = False
@@ -63,7 +68,20 @@ class RunAppender:
         self.durable_bytes = 0
 
     def kick(self) -> None:
-        """Start an append unless one is in flight, which then takes this along."""
+        """Append soon: at once after a pause, else a moment after the append before, together with what comes until then."""
+        if self._in_flight is not None or self._timer is not None:
+            return
+        loop = asyncio.get_running_loop()
+        wait = self._next_at - loop.time()
+        if wait <= 0:
+            self._begin()
+        else:
+            self._timer = loop.call_later(wait, self._begin)
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._in_flight is None and self._failure is None and not self._stopped:
             self._in_flight = asyncio.create_task(self._flush())
 
@@ -75,30 +93,43 @@ class RunAppender:
 
     async def drain(self) -> None:
         """Wait until all that is packed is durable. Errors: `Fenced`, or what the store raised for good."""
-        self.kick()
-        while (task := self._in_flight) is not None:
-            # The append goes on if the waiter is cancelled: its outcome must not stay unknown.
-            await asyncio.shield(task)
+        self._draining += 1
+        try:
+            while self._failure is None and (self._in_flight is not None or self._packer.pending_bytes):
+                self._begin()
+                if (task := self._in_flight) is None:
+                    raise Fenced(f"{self._run_id}: stopped before all was durable")
+                # The append goes on if the waiter is cancelled: its outcome must not stay unknown.
+                await asyncio.shield(task)
+        finally:
+            self._draining -= 1
         if self._failure is not None:
             raise self._failure
 
     async def stop(self) -> None:
         """Append nothing more; returns once the append in flight has ended."""
         self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
         if (task := self._in_flight) is not None:
             await asyncio.shield(task)
 
     async def _flush(self) -> None:
+        self._next_at = asyncio.get_running_loop().time() + GATHER_SECONDS
         try:
             while not self._stopped and (packed := self._packer.take()) is not None:
                 await self._append(packed)
                 self._room.set()
+                if not self._draining and not self._packer.has_full_segment:
+                    break
         except (Fenced, BrokenLog, StoreFull) as failure:
             self._failure = failure
             self._room.set()
             self._on_failure()
         finally:
             self._in_flight = None
+        if self._packer.pending_bytes:
+            self.kick()
 
     async def _append(self, packed: Packed) -> None:
         header = self._header(packed.first_sequence, packed.tail)

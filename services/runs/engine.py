@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,8 @@ from services.runs.store import RunStore
 
 PROTOCOL_VERSION: Final = 1
 STATE_AUDIENCE: Final = "state"
+_LIFE: Final = new_request_id()
+_ATTEMPTS: Final = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,14 @@ def fence_of(run: Run, runtime_generation: int) -> fence_pb2.Fence:
         turn=run.turn,
         run_id=run.run_id,
         run_generation=run.run_generation,
-        request_id=new_request_id(),
+        request_id=_attempt(),
         traceparent=current_traceparent(),
     )
+
+
+def _attempt() -> str:
+    """Unique for each attempt of a call."""
+    return f"{_LIFE}.{next(_ATTEMPTS)}"
 
 
 def binding_fence(binding_id: str, epoch: int, runtime_generation: int) -> fence_pb2.Fence:
@@ -95,6 +103,6 @@ def binding_fence(binding_id: str, epoch: int, runtime_generation: int) -> fence
         binding_id=binding_id,
         epoch=epoch,
         runtime_generation=runtime_generation,
-        request_id=new_request_id(),
+        request_id=_attempt(),
         traceparent=current_traceparent(),
     )

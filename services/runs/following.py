@@ -146,9 +146,12 @@ class Following:
 
     async def _record_session(self, draft: event_pb2.EventDraft) -> None:
         """The native id goes onto the binding under the fence, the event keeps a number only (events, session.updated)."""
-        held = self._held
-        fence = fence_of(held.run, self._issued.runtime_generation)
-        revision = await held.engine.sessions.record_native_session(fence, draft.native_session_id)
+        held, binding = self._held, self._held.binding
+        if binding is not None and binding.native_session_id == draft.native_session_id:
+            revision = binding.session_revision  # recorded by an earlier turn
+        else:
+            fence = fence_of(held.run, self._issued.runtime_generation)
+            revision = await held.engine.sessions.record_native_session(fence, draft.native_session_id)
         held.packer.session_updated(revision, held.engine.stamp())
 
     async def _acknowledge(self) -> None:

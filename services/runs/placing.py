@@ -6,6 +6,7 @@ from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.clients.sessions import Binding
 from services.runs.engine import Engine, binding_fence, fence_of
+from services.runs.patience import patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
 
@@ -52,7 +53,12 @@ async def _create(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Iss
         raise HarnessError(Reason.HARNESS_UNAVAILABLE, "The agent's harness is not running.")
     context = plan.runtime_context(binding.native_session_id, engine.settings.state_facade_address)
     fence = fence_of(run, binding.runtime_generation)
-    incarnation = await engine.runtimes.create(address, fence, context, engine.settings.runtime_start_seconds)
+    # Idempotent, so a host that is just being replaced is waited for.
+    incarnation = await patiently(
+        engine.clock,
+        engine.settings.reattach_seconds,
+        lambda: engine.runtimes.create(address, fence, context, engine.settings.runtime_start_seconds),
+    )
     return Issued(address, incarnation, binding.runtime_generation)
 
 

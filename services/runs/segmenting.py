@@ -129,6 +129,11 @@ class Packer:
         """Estimated bytes of events that were not taken yet."""
         return self._full_bytes + self._bytes
 
+    @property
+    def has_full_segment(self) -> bool:
+        """Whether a segment is complete and waits to be taken."""
+        return bool(self._full)
+
     def start(self, started: payload_pb2.RunStarted, time: Timestamp) -> None:
         """`run.started`, written by the engine alone, sequence 1 (rule 1)."""
         if self._sequence:

@@ -33,6 +33,8 @@ def one_terminal(events: list[event_pb2.Event]) -> str:
     assert kinds.count("run_started") == 1
     assert kinds[0] == "run_started"
     assert [kinds[-1]] == terminals
+    if kinds[-1] == "run_failed":
+        print(events[-1].payload)  # noqa: T201 - shown when the test fails
     return kinds[-1]
 
 

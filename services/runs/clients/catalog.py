@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from typing import Final
 
@@ -29,6 +30,8 @@ class CatalogClient:
         self._profiles: OrderedDict[ProfileKey, tuple[resolution_service_pb2.ResolveProfileResponse, float]] = (
             OrderedDict()
         )
+        self._next: dict[str, asyncio.Task[agent_pb2.AgentRecord]] = {}
+        self._asking: dict[str, asyncio.Task[agent_pb2.AgentRecord]] = {}
 
     async def current(self, agent_id: str) -> tuple[agent_pb2.AgentRecord, agent_pb2.AgentVersion]:
         """The agent's record as it is now (I4) and its current version."""
@@ -68,6 +71,25 @@ class CatalogClient:
         return response
 
     async def _record(self, agent_id: str) -> agent_pb2.AgentRecord:
-        request = resolution_service_pb2.ResolveAgentRequest(agent_id=agent_id, record_only=True)
-        response: resolution_service_pb2.ResolveAgentResponse = await self._peer.call(self._stub.ResolveAgent, request)
-        return response.record
+        """The record, from a call that was made after this one began (I4): all who ask while one is under way share the next."""
+        group = self._next.get(agent_id)
+        if group is None:
+            group = self._next[agent_id] = asyncio.create_task(self._ask_in_turn(agent_id))
+        # One caller that gives up must not take the answer from the others.
+        return await asyncio.shield(group)
+
+    async def _ask_in_turn(self, agent_id: str) -> agent_pb2.AgentRecord:
+        under_way = self._asking.get(agent_id)
+        if under_way is not None:
+            await asyncio.wait({under_way})
+        # Whoever asks from here on is not in this group: the call may have been answered before they asked.
+        group = self._asking[agent_id] = self._next.pop(agent_id)
+        try:
+            request = resolution_service_pb2.ResolveAgentRequest(agent_id=agent_id, record_only=True)
+            response: resolution_service_pb2.ResolveAgentResponse = await self._peer.call(
+                self._stub.ResolveAgent, request
+            )
+            return response.record
+        finally:
+            if self._asking.get(agent_id) is group:
+                del self._asking[agent_id]
