@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.common.errors import HarnessError, Reason
-from services.runs.bus import NoBus
+from services.runs.bus import NoBus, Notice
 from services.runs.live import LiveHub, metrics
 from services.runs.live.hub import PAGE_BYTES
 from services.runs.log import SegmentLog
@@ -204,6 +204,20 @@ async def test_one_poll_per_run_whatever_the_number_of_watchers(log: SegmentLog)
     assert seen == [2] * 500
     assert [count._value.get() for count in counts] == [before[0] + 1, before[1] + 1, before[2]]
     await hub.stop()
+
+
+async def test_a_notice_of_what_is_not_there_costs_one_read(hub: LiveHub, log: SegmentLog) -> None:
+    run = RunLog(log)
+    watcher = asyncio.create_task(watched(hub))
+    await settled(lambda: hub.followed == 1)
+    hub.published("r", await run.append(2))
+    reads = metrics.READS_OF_FOLLOWERS._value.get()
+    hub.noticed(Notice("r", 1000, None))
+    for _ in range(20):
+        await log.tail("r")  # each as slow as a read of the follower
+    assert metrics.READS_OF_FOLLOWERS._value.get() == reads + 1
+    hub.published("r", await run.append(1, terminal=True))
+    assert await watcher == run.events
 
 
 async def test_i34_trouble_of_the_store_is_retryable_and_the_watch_goes_on_from_its_cursor(tmp_path: Path) -> None:
