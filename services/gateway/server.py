@@ -31,8 +31,7 @@ _log = get_logger(__name__)
 
 async def serve(process: Process[GatewaySettings]) -> None:
     """Serves until a stop is asked for, then ends streams, lets running requests finish inside the grace period, and returns."""
-    settings = process.settings
-    _allow_connections(settings.max_connections)
+    settings = _with_open_files(process.settings)
     operations = public_operations()
     async with AsyncExitStack() as resources:
         if settings.metrics_listen is not None:
@@ -108,16 +107,24 @@ def _config(gateway: Gateway, settings: GatewaySettings) -> uvicorn.Config:
     )
 
 
-def _allow_connections(wanted: int) -> None:
-    """Every connection is a file. `ConfigurationError` when the machine does not allow as many as the setting promises."""
+def _with_open_files(settings: GatewaySettings) -> GatewaySettings:
+    """Raises the process's limit of open files, for every connection is one. Where the machine does not allow enough, a bound the operator set is refused
+    (`ConfigurationError`), and the default is lowered, with a warning.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + SPARE_FILES
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        raise ConfigurationError(
-            f"HARNESS_MAX_CONNECTIONS: {wanted} connections need {needed} open files, the system allows {hard}: lower the setting or raise the limit."
-        )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    wanted = settings.max_connections
+    if hard != resource.RLIM_INFINITY and wanted + SPARE_FILES > hard:
+        if "max_connections" in settings.model_fields_set or hard <= SPARE_FILES:
+            raise ConfigurationError(
+                f"HARNESS_MAX_CONNECTIONS: {wanted} connections need {wanted + SPARE_FILES} open files, the system allows {hard}: "
+                "lower the setting or raise the limit."
+            )
+        wanted = hard - SPARE_FILES
+        _log.warning("connections_limited_by_open_files", max_connections=wanted, open_files=hard)
+        settings = settings.model_copy(update={"max_connections": wanted})
+    if soft != resource.RLIM_INFINITY and soft < wanted + SPARE_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted + SPARE_FILES, hard))
+    return settings
 
 
 def _bind(address: str) -> tuple[socket.socket, str]:

@@ -63,22 +63,42 @@ async def start_and_fail(**settings: str) -> tuple[int, str]:
         ({"HARNESS_LISTEN": "127.0.0.1"}, "HARNESS_LISTEN"),
         ({"HARNESS_LISTEN": "192.0.2.1:1", "HARNESS_API_TOKENS": "a-secret-token-0123456789"}, "HARNESS_LISTEN"),
         ({"HARNESS_MAX_BODY_BYTES": "0"}, "HARNESS_MAX_BODY_BYTES"),
-        ({"HARNESS_MAX_CONNECTIONS": "1000000"}, "HARNESS_MAX_CONNECTIONS"),
     ],
 )
 async def test_i32_a_wrong_setting_stops_the_start_and_is_named(settings: dict[str, str], named: str) -> None:
-    if settings.get("HARNESS_MAX_CONNECTIONS"):
-        import resource
-
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        if hard == resource.RLIM_INFINITY or hard > 1_000_000:
-            pytest.skip(f"this machine allows {hard} open files, so the setting is not wrong here")
     code, stderr = await start_and_fail(**settings)
     assert code == 2, stderr
     assert "configuration error: " in stderr
     assert named in stderr
     assert "Traceback" not in stderr
     assert "another-token" not in stderr
+
+
+async def limited(files: int, **settings: str) -> asyncio.subprocess.Process:
+    """A gateway that may open so many files, and no more."""
+    code = f"import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files})); runpy.run_module('services.gateway', run_name='__main__')"
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, cwd=ROOT, env=environment(**COMPLETE, **settings), stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def test_i32_i35_connections_are_bounded_by_what_the_machine_allows(gateway: Running) -> None:
+    refused = await limited(1000, HARNESS_MAX_CONNECTIONS="1000")
+    _, stderr = await refused.communicate()
+    assert refused.returncode == 2
+    assert b"HARNESS_MAX_CONNECTIONS" in stderr
+    # The default fits itself to the machine, and says so.
+    fitted = await limited(1000)
+    assert fitted.stderr is not None
+    async with asyncio.timeout(60):
+        lines = [await fitted.stderr.readline()]
+        while b'"ready"' not in lines[-1]:
+            lines.append(await fitted.stderr.readline())
+            assert lines[-1], b"".join(lines)
+    assert b'"max_connections": 744' in b"".join(lines)
+    fitted.terminate()
+    await fitted.communicate()
+    assert fitted.returncode == 0
 
 
 async def test_i32_an_address_in_use_stops_the_start(gateway: Running) -> None:

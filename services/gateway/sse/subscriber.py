@@ -99,6 +99,7 @@ class Subscriber:
         while not self.complete:
             feed.reached(self.cursor)
             if feed.failure is not None:
+                metrics.ABANDONED.inc()
                 await self._write(b"", last=True)
             elif self._page is not None:
                 await self._write_part(self._page)
