@@ -60,8 +60,10 @@ class Layout:
 
     def create(self) -> None:
         """Makes the folders. Raises ConfigurationError when one cannot be made or is somebody else's."""
-        for folder in (self.data, self.logs, self.secrets, self.store, self.sockets, self.sockets / "facade"):
-            _private_folder(folder)
+        for folder in (self.data, self.logs, self.secrets, self.store, self.sockets):
+            _own_folder(folder, 0o700)
+        # Sandboxes of other users get this folder alone, and find a socket in it that was made anew after a restart.
+        _own_folder(self.sockets / "facade", 0o711)
 
 
 def default_data_dir() -> Path:
@@ -79,9 +81,9 @@ def layout_of(data_dir: Path) -> Layout:
     return Layout(data, sockets)
 
 
-def _private_folder(folder: Path) -> None:
+def _own_folder(folder: Path, mode: int) -> None:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
         raise ConfigurationError(
@@ -90,3 +92,4 @@ def _private_folder(folder: Path) -> None:
     # A folder in a shared temporary folder may have been put there by somebody else.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise ConfigurationError(f"{folder} is not a folder of this user; choose another --data-dir.")
+    folder.chmod(mode)

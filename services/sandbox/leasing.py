@@ -194,10 +194,13 @@ class Leasing:
 
     async def _reuse(self, kept: Kept) -> Lease | None:
         """The lease, touched; None when it changed meanwhile or its sandbox turned out dead."""
-        here = kept.lease.place == self._backend.place
-        if here and not self._backend.is_alive(kept.lease.lease_id, kept.lease.handle):
-            await self._lose(kept.lease.lease_id)
-            return None
+        lease = kept.lease
+        if lease.place == self._backend.place:
+            # The worker itself is asked: of its death the backend may hear a moment after whoever asks for it again.
+            alive = self._backend.is_alive(lease.lease_id, lease.handle)
+            if not alive or not await self._is_bound_worker(lease):
+                await self._lose(lease.lease_id)
+                return None
         touched = rules.touched(kept.lease, self._now())
         if touched is None:
             return kept.lease
@@ -315,12 +318,14 @@ class Leasing:
 
     async def _readopt(self, lease: Lease) -> bool:
         """Whether the worker of the lease lives, is the one that was bound, and is watched again."""
-        if not await self._backend.adopt(lease.lease_id, lease.handle):
-            return False
+        return await self._backend.adopt(lease.lease_id, lease.handle) and await self._is_bound_worker(lease)
+
+    async def _is_bound_worker(self, lease: Lease) -> bool:
+        """Whether the worker answers and is the one that was bound. One that hangs past the call's bound counts as dead."""
         try:
             readiness = await self._workers.readiness(lease.address)
         except HarnessError as error:
-            _log.warning("worker_not_adopted", lease_id=lease.lease_id, reason=error.reason.value)
+            _log.warning("worker_does_not_answer", lease_id=lease.lease_id, reason=error.reason.value)
             return False
         return readiness.bound and readiness.incarnation == lease.incarnation
 

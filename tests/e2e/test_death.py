@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.e2e.turns import TERMINALS, assert_whole, conversation, frames, save_agent, start, watch
+from tests.e2e.turns import TERMINALS, assert_whole, conversation, frames, save_agent, start, start_when_possible, watch
 from tests.support.mesh import RunningMesh, poll_until
 
 
@@ -32,7 +32,7 @@ def test_i9_i33_a_killed_service_loses_nothing_and_the_run_ends(mesh: RunningMes
         assert [frame.raw for frame in watch(client, finished)] == [frame.raw for frame in before]
         assert client.get(f"/api/v1/agents/{agent}").json()["data"]["record"]["current_version"] == 1
         # The conversation goes on.
-        after = watch(client, start(client, agent, "still there?", talk))
+        after = watch(client, start_when_possible(client, agent, "still there?", talk))
         assert after[-1].event_type == "run.completed"
         assert after[0].data["binding_id"] == events[0].data["binding_id"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.turns import assert_whole, conversation, save_agent, start, text_of, watch
+from tests.e2e.turns import assert_whole, conversation, save_agent, start, start_when_possible, text_of, watch
 from tests.support.mesh import RunningMesh
 from tests.support.processes import ProcessHandle
 
@@ -124,3 +124,15 @@ def test_i9_a_worker_killed_in_the_middle_of_a_run_ends_it_truthfully(mesh: Runn
     assert_whole(events)
     assert (events[-1].event_type, events[-1].data["side_effect_status"]) == ("run.failed", "possible")
     assert watch(client, start(client, agent, "go on", talk))[-1].event_type == "run.completed"
+
+
+def test_a_living_worker_finds_the_state_facade_again_after_a_restart(mesh: RunningMesh, client: httpx.Client) -> None:
+    agent, talk = save_agent(client, profile="sandboxed"), conversation()
+    others = _workers(mesh)
+    watch(client, start(client, agent, "hello one", talk))
+    mine = _workers(mesh) - others
+    mesh.kill("sessions")
+    second = watch(client, start_when_possible(client, agent, "hello two", talk))
+    assert second[-1].event_type == "run.completed", second[-1].data
+    assert "hello one" in text_of(second)
+    assert _workers(mesh) - others == mine

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from tests.support.mesh import poll_until
+
 TERMINALS = ("run.completed", "run.failed", "run.cancelled", "run.interrupted")
 
 
@@ -37,6 +39,20 @@ def start(client: httpx.Client, agent_id: str, message: str | dict[str, Any], co
     answer = client.post("/api/v1/runs", json=start_body(agent_id, message, conversation_id, **more))
     assert answer.status_code == 202, answer.text
     run_id: str = answer.json()["data"]["run_id"]
+    return run_id
+
+
+def start_when_possible(client: httpx.Client, agent_id: str, message: str, conversation_id: str) -> str:
+    """Starts a turn, again while the mesh says that it is worth trying again (I34); its run id."""
+    answers: list[httpx.Response] = []
+
+    def started() -> bool:
+        answers.append(client.post("/api/v1/runs", json=start_body(agent_id, message, conversation_id)))
+        assert answers[-1].status_code in (202, 503), answers[-1].text
+        return answers[-1].status_code == 202
+
+    poll_until(started, "a turn to start")
+    run_id: str = answers[-1].json()["data"]["run_id"]
     return run_id
 
 

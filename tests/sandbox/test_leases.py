@@ -99,6 +99,21 @@ async def test_a_killed_worker_is_noticed_and_only_the_next_generation_replaces_
         assert (await mesh.acquire("bnd_a", 2)).created
 
 
+async def test_a_dead_worker_is_not_reused_although_its_keeper_has_not_noticed() -> None:
+    async with running_mesh() as mesh:
+        lease = (await mesh.acquire("bnd_a")).lease
+        pid = await inside(lease, "result = os.getpid()")
+        keeper = mesh.keepers()[lease.lease_id]
+        os.kill(keeper, signal.SIGSTOP)
+        worker = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGKILL)
+        await all_gone([worker])
+        with pytest.raises(HarnessError) as gone:
+            await mesh.acquire("bnd_a", reuse_only=True)
+        assert gone.value.reason == Reason.NOT_FOUND
+        assert (await mesh.acquire("bnd_a", 2)).created
+
+
 async def test_i29_release_ends_what_the_worker_started_too() -> None:
     async with running_mesh() as mesh:
         lease = (await mesh.acquire("bnd_a")).lease
