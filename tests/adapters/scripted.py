@@ -24,7 +24,13 @@ class SteeredRuntime(BaseRuntime):
         if self.adapter.initialize_error is not None:
             raise self.adapter.initialize_error
 
-    async def stream(self, turn: Turn) -> AsyncIterator:
+    def stream(self, turn: Turn) -> AsyncIterator:
+        stream = self._stream(turn)
+        # Kept, so that only the host can be what closes it.
+        self.adapter.streams.append(stream)
+        return stream
+
+    async def _stream(self, turn: Turn) -> AsyncIterator:
         self.adapter.turns.append(turn)
         self.adapter.begun.set()
         try:
@@ -52,6 +58,7 @@ class SteeredAdapter(BaseAdapter):
     def __init__(self, play) -> None:
         self.play = play
         self.turns: list[Turn] = []
+        self.streams: list[AsyncIterator] = []
         self.ended: list[str] = []
         self.runtimes: list[SteeredRuntime] = []
         self.taken = 0

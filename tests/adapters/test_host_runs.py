@@ -7,7 +7,10 @@ import grpc
 import pytest
 
 from adapters.sdk import errors, events
-from adapters.sdk.host.limits import HostLimits
+from adapters.sdk.cancellation import Deadline
+from adapters.sdk.host.background import Background
+from adapters.sdk.host.limits import FlowLimits, HostLimits
+from adapters.sdk.host.run import HostedRun, RunHooks
 from adapters.sdk.testing import END, kinds, served, text_of
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
 from harness.event.v1 import event_pb2, payload_pb2
@@ -253,6 +256,36 @@ async def test_detached_for_too_long_is_cancelled():
         drafts = await client.follow(client.attach(fence, 1))
         assert kinds(drafts) == ["run.cancelled"]
         assert drafts[0].payload.run_cancelled.reason == payload_pb2.CANCEL_REASON_SHUTDOWN
+
+
+async def test_a_reader_that_was_overtaken_by_an_acknowledgement_goes_on_behind_it():
+    class Hooks(RunHooks):
+        async def begin(self):
+            return many()
+
+        async def admit(self, draft):
+            return draft
+
+        def released(self):
+            pass
+
+    async def many():
+        for number in range(2000):
+            yield events.text(str(number))
+        yield events.completed()
+
+    run = HostedRun("r", 1, 1, Deadline(time.time() + 60), FlowLimits(10_000, 1 << 30, 60), FAST, Background())
+    run.start(Hooks())
+    batches = run.follow(0)
+    first, drafts = await anext(batches)
+    assert first == 1
+    await until(lambda: run.finished)
+    assert len(drafts) < 1500
+    run.acknowledge(1500)
+    following, _ = await anext(batches)
+    assert following == 1501
+    await batches.aclose()
+    run.acknowledge(2001)
 
 
 # --- cancel at every boundary ---
@@ -576,19 +609,16 @@ async def test_i19_a_bad_stream_fails_the_run_and_disturbs_no_other(case):
 
 
 async def test_i19_the_provider_is_closed_after_a_bad_event():
-    closed = asyncio.Event()
-
     async def play(turn):
-        try:
-            while True:
-                yield events.tool_succeeded("never-started")
-        finally:
-            closed.set()
+        while True:
+            yield events.tool_succeeded("never-started")
 
-    _, context = steered(play)
+    adapter, context = steered(play)
     async with context as client:
         assert kinds(await client.turn("x")) == ["run.failed"]
-        await closed.wait()
+        # The second run gets the runtime only once the first one's provider is done with.
+        assert kinds(await client.turn("y")) == ["run.failed"]
+        assert adapter.ended[:1] == [adapter.turns[0].run_id]
 
 
 CANARY = "canary-7c1f"

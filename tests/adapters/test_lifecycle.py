@@ -300,6 +300,11 @@ def test_bounds_of_structures():
     refused(7, "malformed", hollow)
     large = draft("provider_metadata", provider="p", metadata={"k": "x" * 262_144})
     refused(7, "too_large", large)
+    calls = [
+        {"tool_call_id": f"c{n}", "tool_name": "t", "arguments": {"k": "x" * 100_000}, "allowed": [1]} for n in range(3)
+    ]
+    several = draft("interrupt_requested", interrupt_id="i", revision=1, interrupt_type=2, tool_approvals=calls)
+    refused(7, "too_large", several, machine=RunLifecycle())
 
 
 def test_rule_8_empty_deltas_are_dropped_and_long_ones_split_between_characters():
