@@ -33,11 +33,11 @@ run: gen ## start the mesh here and show the example agent's turn
 test: gen ## run every test (TESTS=path and ARGS=... narrow it)
 	@$(PY) -m pytest -n auto -q $(ARGS) $(TESTS)
 
-CHECKS := check-format check-lint check-types check-imports check-contracts check-yaml
+CHECKS := check-format check-lint check-types check-imports check-contracts check-yaml check-images
 
 # All of them are run, so that one failure does not hide the next.
 .PHONY: check
-check: gen ## format, lint, types, architecture, contracts, YAML
+check: gen ## format, lint, types, architecture, contracts, YAML, images
 	@$(MAKE) --keep-going $(CHECKS)
 	@echo "check: all clean"
 
@@ -61,6 +61,11 @@ check-contracts: gen
 
 check-yaml: gen
 	@$(BIN)/yamllint --strict .
+
+# The linter comes for Linux on x86_64 and aarch64 only.
+check-images: gen
+	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint deploy/Dockerfile; \
+		else echo "check: deploy/Dockerfile was not linted: there is no hadolint for this machine" >&2; fi
 
 .PHONY: format
 format: gen ## format Python and contracts in place
