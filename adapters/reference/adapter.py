@@ -89,11 +89,11 @@ class ReferenceAdapter(BaseAdapter):
 class ReferenceRuntime(BaseRuntime):
     """One binding's runtime. It keeps nothing between turns: what a turn knows of earlier ones it reads from thread state."""
 
-    __slots__ = ("_allow_faults", "_durable", "_greeting")
+    __slots__ = ("_allowed", "_durable", "_greeting")
 
     def __init__(self, construction: RuntimeConstruction) -> None:
         blueprint = construction.blueprint
-        self._allow_faults = construction.profile_settings.get(ALLOW_FAULTS) is True
+        self._allowed = _allowed_steps(construction)
         self._greeting = str(construction.options.get("greeting", ""))
         self._durable = blueprint.thread.persistence != blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL
 
@@ -104,4 +104,11 @@ class ReferenceRuntime(BaseRuntime):
             return burst.stream(asked)
         if isinstance(asked, Plain):
             return conversation.stream(turn, asked.text, self._greeting, durable=self._durable)
-        return script.stream(turn, asked, allow_faults=self._allow_faults, durable=self._durable)
+        return script.stream(turn, asked, allowed=self._allowed, durable=self._durable)
+
+
+def _allowed_steps(construction: RuntimeConstruction) -> frozenset[str]:
+    """The guarded steps of a script that the operator's profile allows."""
+    if construction.profile_settings.get(ALLOW_FAULTS) is True:
+        return script.FAULTS | script.LOOKS
+    return script.LOOKS if construction.placement == placement_pb2.PLACEMENT_SANDBOX_POD else frozenset()

@@ -17,6 +17,8 @@ from adapters.sdk.errors import ERRORS_BY_CATEGORY, ConfigurationError, HarnessE
 from harness.event.v1 import event_pb2, payload_pb2
 
 FAULTS = frozenset({"emit", "raise", "exit", "hang", "spin"})
+# In an adapter host this would show one author the host that all share.
+LOOKS = frozenset({"probe"})
 MAX_SPIN_SECONDS = 60.0
 # Steps whose counterpart in the control plane is not connected to this harness.
 UNAVAILABLE = {
@@ -41,14 +43,14 @@ class _Stage:
         return f"{prefix}{self.begun[0]}"
 
 
-async def stream(turn: Turn, asked: Scripted, *, allow_faults: bool, durable: bool) -> Events:
+async def stream(turn: Turn, asked: Scripted, *, allowed: frozenset[str], durable: bool) -> Events:
     """Plays the script of this turn, then completes. Nothing is played if any step of it is refused."""
     memory = conversation.Memory()
     steps = asked.scripts[0]
     if asked.per_turn:
         memory = await conversation.recall(turn, durable=durable)
         steps = asked.scripts[memory.turns] if memory.turns < len(asked.scripts) else []
-    check(steps, allow_faults=allow_faults)
+    check(steps, allowed)
     stage = _Stage(turn)
     async for event in _play(steps, stage):
         yield event
@@ -57,13 +59,16 @@ async def stream(turn: Turn, asked: Scripted, *, allow_faults: bool, durable: bo
     yield events.completed()
 
 
-def check(steps: Script, *, allow_faults: bool) -> None:
-    """Raises ConfigurationError for the first step that is unknown, not available, or a fault where none is allowed."""
+def check(steps: Script, allowed: frozenset[str]) -> None:
+    """Raises ConfigurationError for the first step that is unknown, not available, or guarded and not `allowed`."""
     for step in steps:
         name = _name(step)
-        if name in FAULTS and not allow_faults:
+        if name in FAULTS - allowed:
             message = f"The step `{name}` is a fault, and the operator's profile does not allow faults."
             raise ConfigurationError(message, code="faults_not_allowed")
+        if name in LOOKS - allowed:
+            message = f"The step `{name}` looks around its process: use a profile that runs in a sandbox, or one that allows faults."
+            raise ConfigurationError(message, code="probe_not_allowed")
         if name in UNAVAILABLE:
             code, what = UNAVAILABLE[name]
             raise ConfigurationError(
@@ -74,7 +79,7 @@ def check(steps: Script, *, allow_faults: bool) -> None:
             if inner.get("delegate"):
                 message = "The step `subagent` asks for delegation, which this harness does not have yet."
                 raise ConfigurationError(message, code="delegation_unavailable")
-            check(inner.get("script", []), allow_faults=allow_faults)
+            check(inner.get("script", []), allowed)
 
 
 def _name(step: Step) -> str:

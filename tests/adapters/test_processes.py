@@ -161,7 +161,7 @@ async def test_a_process_that_dies_ends_its_streams_and_its_successor_starts_not
 
 async def test_i20_no_child_process_is_left(start):
     process = await start()
-    async with connected(process.address, persistence=EPHEMERAL) as client:
+    async with connected(process.address, persistence=EPHEMERAL, profile_settings=FAULTS) as client:
         assert kinds(await client.turn('{"script": [{"probe": {}}]}')) == ["content.delta", "run.completed"]
         assert children_of(process.pid) == []
         await client.cleanup()

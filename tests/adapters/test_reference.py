@@ -12,7 +12,7 @@ from adapters.reference.adapter import ReferenceAdapter
 from adapters.sdk.capabilities import CAPABILITY_KEYS
 from adapters.sdk.testing import kinds, served, text_of
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
-from harness.common.v1 import blueprint_pb2, capability_pb2, placement_pb2
+from harness.common.v1 import blueprint_pb2, capability_pb2, error_pb2, placement_pb2
 from tests.adapters.scripted import until
 
 FAULTS = {"allow_faults": True}
@@ -217,7 +217,7 @@ async def test_the_probe_reports_what_the_process_can_reach(folder):
                 "writable": [str(folder), "/nowhere"],
                 "connect": [f"unix:{folder}/s.sock", "unix:/nowhere", "127.0.0.1:x"],
             }
-            report_text = text_of(await play({"probe": asked}))
+            report_text = text_of(await play({"probe": asked}, profile_settings=FAULTS))
     finally:
         del os.environ["PROBE_CANARY"]
     report = json.loads(report_text)
@@ -235,6 +235,11 @@ async def test_the_probe_reports_what_the_process_can_reach(folder):
     assert set(report["namespaces"]) == {"user", "network", "mount", "pid"}
     assert "CapEff" in report["status"]
     assert "lo" in report["interfaces"]
+
+
+async def test_the_probe_is_refused_in_a_host_that_all_share():
+    failed = (await play({"text": "x"}, {"probe": {}}))[-1].payload.run_failed
+    assert (failed.code, failed.category) == ("probe_not_allowed", error_pb2.ERROR_CATEGORY_CONFIGURATION)
 
 
 async def test_sessions_are_opened_and_closed_idempotently():
