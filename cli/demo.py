@@ -22,9 +22,7 @@ async def show_demo(url: str) -> None:
     """Saves the example agent in the mesh at `url`, runs a turn of it live, says what to try. Raises CommandError."""
     output = Output(as_json=False)
     document = read_document(str(_example()))
-    # Everybody's subject on loopback; elsewhere a name for the demo's own conversation.
-    environment = {**os.environ, "HARNESS_SUBJECT": os.environ.get("HARNESS_SUBJECT") or LOCAL_SUBJECT}
-    connection = connection_from(environment, url)
+    connection = connection_from(_environment(), url)
     async with Api(connection) as api:
         output.note("")
         output.note(applied_line(await apply_one(api, document)), "bold")
@@ -45,8 +43,8 @@ async def show_demo(url: str) -> None:
 
 def next_steps(url: str, agent_id: str, conversation_id: str) -> list[str]:
     """What to try, as lines that can be pasted into another terminal."""
-    own_token = "HARNESS_TOKEN" in os.environ
-    token = "$HARNESS_TOKEN" if own_token else DEVELOPMENT_TOKEN
+    # A token of one's own is not written on the screen.
+    token = "$HARNESS_TOKEN" if _environment()["HARNESS_TOKEN"] else DEVELOPMENT_TOKEN
     subject = os.environ.get("HARNESS_SUBJECT") or LOCAL_SUBJECT
     prefix = "" if url == DEFAULT_URL else f"HARNESS_URL={url} "
     body = f'{{"agent_id":"{agent_id}","conversation_id":"from-curl","message":"Hello"}}'
@@ -59,6 +57,13 @@ def next_steps(url: str, agent_id: str, conversation_id: str) -> list[str]:
         f"-H 'Content-Type: application/json' -d '{body}'",
         "",
     ]
+
+
+def _environment() -> dict[str, str]:
+    """The caller's own, completed: with the token the gateway was given, and a subject for the demo's conversation."""
+    subject = os.environ.get("HARNESS_SUBJECT") or LOCAL_SUBJECT
+    token = os.environ.get("HARNESS_API_TOKENS", "").partition(",")[0].strip() or os.environ.get("HARNESS_TOKEN", "")
+    return {**os.environ, "HARNESS_SUBJECT": subject, "HARNESS_TOKEN": token}
 
 
 def _example() -> Path:

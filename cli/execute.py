@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -24,6 +23,8 @@ def execute(work: Work, *, as_json: bool, on_interrupt: Callable[[], CommandErro
     """Runs `work` and exits with its code. `on_interrupt` says what Ctrl-C left behind."""
     output = Output(as_json=as_json)
     connection = connection_from(os.environ)
+
+    import asyncio
 
     async def whole() -> int:
         from cli.api import Api, Broken, unreachable

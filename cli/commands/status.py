@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +23,8 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show every process of the mesh on this machine. Exits 0: all healthy, 1: some are not, 3: no mesh runs there."""
+    import asyncio
+
     finish(lambda: asyncio.run(_status(data_dir, Output(as_json=as_json))))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -39,6 +38,8 @@ def up(
         raise usage_error(
             f"--config: {config} is not a file.", "Name an operator file: see docs/reference/operator-file.md."
         )
+    import asyncio
+
     finish(lambda: asyncio.run(_up(host, port, data_dir, config, demo=demo)))
 
 

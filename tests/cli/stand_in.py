@@ -78,6 +78,8 @@ class StandIn:
                 Route("/api/v1/runs", self._runs, methods=["GET", "POST"]),
                 Route("/api/v1/runs/{run_id}", self._run, methods=["GET", "DELETE"]),
                 Route("/api/v1/runs/{run_id}/events/stream", self._stream),
+                Route("/api/v1/harnesses", self._harnesses),
+                Route("/api/v1/harnesses/{harness_id}/health", self._health),
                 Route("/api/v1/sessions/clear", self._clear, methods=["POST"]),
             ]
         )
@@ -186,6 +188,14 @@ class StandIn:
             # What is not just a frame is sent as it is told.
             if not (step.startswith(b"id: ") and number.isdigit() and int(number) <= after):
                 yield step
+
+    async def _harnesses(self, request: Request) -> Response:
+        await self._record(request)
+        return self.answers["harnesses"]
+
+    async def _health(self, request: Request) -> Response:
+        await self._record(request)
+        return self.answers["health"]
 
     async def _clear(self, request: Request) -> Response:
         await self._record(request)

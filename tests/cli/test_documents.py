@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.documents import Document, read_document, read_text
@@ -35,6 +35,7 @@ def written(folder: Path, data: bytes | str, name: str = "agent.yaml") -> str:
     return str(file)
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(KEYS, VALUES, max_size=5))
 def test_yaml_and_json_are_the_same_document(tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any]) -> None:
     folder = tmp_path_factory.getbasetemp()

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from starlette.responses import Response
 
-from tests.cli.conftest import ROOT, environment, harness
+from tests.cli.conftest import ROOT, ended, environment, harness
 from tests.cli.stand_in import StandIn, failure, plain, success
 
 EXAMPLE = "examples/agents/agent-example.yaml"
@@ -99,7 +100,7 @@ async def test_somebody_elses_save_is_a_conflict(mesh: StandIn, tmp_path: Path) 
     mesh._agent_json = lambda agent_id: {
         **original(agent_id),
         "record": {**original(agent_id)["record"], "revision": 9},
-    }  # type: ignore[method-assign] - for this test only
+    }
     result = await harness("agents", "apply", str(tmp_path / "a"), HARNESS_URL=mesh.url)
     assert result.code == 5
     assert "apply again" in result.err
@@ -158,15 +159,18 @@ async def test_runs_are_shown_and_cancelled_and_a_conversation_cleared(mesh: Sta
     ],
 )  # fmt: skip
 async def test_every_refusal_has_its_exit_code_and_says_what_to_do(
-    mesh: StandIn, answer: object, code: int, says: str
+    mesh: StandIn, answer: Response, code: int, says: str
 ) -> None:
-    mesh.answers["agents"] = answer  # type: ignore[assignment] - a Response
-    people, machine = await asyncio.gather(
-        harness("agents", "list", HARNESS_URL=mesh.url), harness("agents", "list", "--json", HARNESS_URL=mesh.url)
-    )
-    assert (people.code, people.out, machine.code, machine.out) == (code, "", code, "")
-    assert says in people.err
-    assert machine.error["exit_code"] == code
+    mesh.answers["agents"] = answer
+    result = await harness("agents", "list", "--json", HARNESS_URL=mesh.url)
+    assert (result.code, result.out, result.error["exit_code"]) == (code, "", code)
+    assert says in result.err
+
+
+async def test_an_error_of_the_mesh_cannot_steer_the_terminal(mesh: StandIn) -> None:
+    mesh.answers["agents"] = failure(422, "invalid_request", "Bad\x1b[2J\u202e.")
+    result = await harness("agents", "list", HARNESS_URL=mesh.url)
+    assert result.err == "error: Bad\ufffd[2J\ufffd.\n"
 
 
 async def test_i35_an_answer_without_end_is_not_kept(mesh: StandIn) -> None:
@@ -195,6 +199,56 @@ async def test_wrong_settings_are_said_before_anything_is_sent() -> None:
     assert (up.code, up.out) == (2, "")
 
 
+HARNESS = {
+    "harness_id": "reference", "display_name": "Reference", "description": "", "adapter_version": "1", "sdk_name": "", "sdk_version": "",
+    "availability": "available", "certification": "experimental", "placements": ["provider_managed"], "reason": "",
+    "profiles": [{"profile_id": "default", "placement": "provider_managed", "description": "Here."}],
+    "options_schema": {"properties": {"greeting": {"type": "string", "description": "Said first."}}},
+    "capabilities": {"memory.semantic": {"level": "unavailable", "explanation": "Not connected."}},
+}  # fmt: skip
+
+
+async def test_harnesses_are_listed_and_shown(mesh: StandIn) -> None:
+    mesh.answers["harnesses"] = success({"contract_version": 1, "catalog_revision": "c", "harnesses": [HARNESS]})
+    mesh.answers["health"] = success({"harness_id": "reference", "availability": "available", "report": None})
+    listed, shown, machine, none = await asyncio.gather(
+        harness("harnesses", "list", HARNESS_URL=mesh.url),
+        harness("harnesses", "show", "reference", HARNESS_URL=mesh.url),
+        harness("harnesses", "show", "reference", "--json", HARNESS_URL=mesh.url),
+        harness("harnesses", "show", "nothing", HARNESS_URL=mesh.url),
+    )
+    assert listed.out.splitlines()[1].split() == ["reference", "1", "available", "experimental", "default"]
+    for part in ("memory.semantic  unavailable  Not connected.", "greeting  string  Said first."):
+        assert part in shown.out
+    assert machine.document["harness"] == HARNESS
+    assert none.code == 4
+
+
+async def test_the_demo_saves_the_example_runs_a_turn_and_says_what_to_try(mesh: StandIn) -> None:
+    mesh.add_run(
+        "run_1", [("run.started", {}), ("content.delta", {"message_id": "m", "text": "Hi!"}), ("run.completed", {})]
+    )
+    code = f"import asyncio, cli.demo; asyncio.run(cli.demo.show_demo({mesh.url!r}))"
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        cwd=ROOT,
+        stdin=pipe,
+        env=environment({"HARNESS_API_TOKENS": "first, second"}),
+        stdout=pipe,
+        stderr=pipe,
+    )
+    result = await ended(process)
+    assert (result.code, result.out) == (0, "Hi!\n")
+    assert "agent-example: created (version 1)" in result.err
+    assert f"HARNESS_URL={mesh.url} harness run agent-example" in result.err
+    assert "curl" in result.err
+    assert {seen.headers["authorization"] for seen in mesh.seen} == {"Bearer first"}
+    assert "first" not in result.out + result.err
+
+
 async def test_a_token_is_never_shown(mesh: StandIn) -> None:
     mesh.answers["agents"] = failure(401, "unauthenticated", "No.")
     result = await harness("agents", "list", HARNESS_URL=mesh.url, HARNESS_TOKEN="very-secret")
@@ -215,11 +269,11 @@ async def test_help_names_the_exit_codes() -> None:
 
 
 def test_the_command_starts_without_what_it_may_not_need() -> None:
-    code = "import sys, cli.main; print(*[n for n in ('grpc', 'rich', 'httpx', 'yaml', 'pydantic', 'asyncio.unix_events') if n in sys.modules])"
+    code = "import sys, cli.main; print(*[n for n in ('grpc', 'rich', 'httpx', 'yaml', 'pydantic', 'asyncio') if n in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment({}), capture_output=True, text=True, check=True
     )
-    assert set(found.stdout.split()) <= {"asyncio.unix_events"}
+    assert found.stdout.split() == []
 
 
 def test_the_reference_page_knows_every_exit_code() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cli import main
 from cli.api import Api
 from cli.connection import connection_from
 from cli.errors import CommandError, ExitCode
@@ -211,6 +212,14 @@ async def test_i35_a_stream_that_never_goes_on_is_given_up(mesh: StandIn) -> Non
     assert len(mesh.cursors()) == 4
 
 
+async def test_every_new_event_is_progress_whatever_it_takes(mesh: StandIn) -> None:
+    mesh.add_run("run_1", TURN)
+    mesh.streams["run_1"] = [[frame, BREAK] for frame in TURN_FRAMES]
+    async with Api(connection_from({"HARNESS_URL": mesh.url})) as api:
+        feed = RunFeed(api, "run_1", pauses=(0,))
+        assert [event.sequence async for event in feed.events()] == [1, 2, 3, 4, 5]
+
+
 async def test_i3_a_start_whose_answer_is_lost_is_repeated_with_the_same_id(mesh: StandIn) -> None:
     mesh.add_run("run_1", TURN)
     mesh.starts_torn = 2
@@ -219,6 +228,7 @@ async def test_i3_a_start_whose_answer_is_lost_is_repeated_with_the_same_id(mesh
     starts = [seen.body["client_request_id"] for seen in mesh.seen if seen.method == "POST"]
     assert len(starts) == 3
     assert len(set(starts)) == 1
+    assert len(starts[0]) > 16
 
 
 async def test_i35_a_start_is_repeated_a_few_times_only(mesh: StandIn) -> None:
@@ -335,11 +345,15 @@ async def test_a_busy_conversation_is_a_conflict_that_names_its_run(mesh: StandI
         ("nothing",),
     ],
 )
-async def test_wrong_use_sends_nothing_and_says_what_is_wrong(mesh: StandIn, arguments: tuple[str, ...]) -> None:
-    result = await harness(*arguments, "--json", HARNESS_URL=mesh.url)
-    assert (result.code, result.out, result.error["exit_code"]) == (2, "", 2)
-    assert result.error["error"]
-    assert mesh.seen == []
+def test_wrong_use_ends_before_anything_is_sent(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing listens there: what was sent in spite of all would end with another code.
+    monkeypatch.setenv("HARNESS_URL", "http://127.0.0.1:1")
+    assert main.run([*arguments, "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, json.loads(err)["exit_code"]) == ("", 2)
+    assert json.loads(err)["error"]
 
 
 async def test_a_message_that_is_too_large_or_no_text_is_not_sent(mesh: StandIn) -> None:

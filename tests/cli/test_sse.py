@@ -94,6 +94,10 @@ def test_the_last_id_stays_and_comments_are_nothing() -> None:
     assert parse([text]) == [Frame("7", "message", "a"), Frame("7", "message", "b"), Frame("", "message", "c")]
 
 
+def test_a_field_has_its_whole_name() -> None:
+    assert parse([b"datax: 1\n data: 2\neventx: e\nidx: 3\ndata: 4\n\n"]) == [Frame("", "message", "4")]
+
+
 def test_a_line_end_may_come_in_two_halves() -> None:
     assert parse([b"data: a\r", b"\n", b"\r", b"\n"]) == [Frame("", "message", "a")]
 
@@ -102,7 +106,9 @@ def test_an_unfinished_frame_is_no_frame() -> None:
     assert parse([b"data: a\n\ndata: b\n"]) == [Frame("", "message", "a")]
 
 
-@pytest.mark.parametrize("chunk", [b"data: " + b"x" * 64, b"data: 12345678\n" * 8, b":" + b"x" * 64 + b"\n"])
+@pytest.mark.parametrize(
+    "chunk", [b"data: " + b"x" * 64, b"data: 12345678\n" * 8, b"data: 12345678\n" * 8 + b"\n", b":" + b"x" * 64 + b"\n"]
+)
 def test_i35_a_frame_without_end_is_refused(chunk: bytes) -> None:
     parser = EventStreamParser(max_frame_bytes=64)
     with pytest.raises(FrameTooLarge):
