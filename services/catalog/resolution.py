@@ -41,6 +41,7 @@ def resolve(state: HarnessState | None, profile_id: str) -> pb.ResolveProfileRes
             f"The harness does not support the profile's placement {profile.placement}: the operator has to change one.",
         )
     hosted = placement != PLACEMENT_SANDBOX_POD
+    token = state.adapter.token
     return pb.ResolveProfileResponse(
         descriptor=known.descriptor,
         adapter_address=state.adapter.address if hosted else "",
@@ -51,6 +52,8 @@ def resolve(state: HarnessState | None, profile_id: str) -> pb.ResolveProfileRes
         contract_version=known.contract_version,
         max_run_seconds=profile.limits.max_run_seconds or 0,
         max_concurrent_runs=profile.limits.max_concurrent_runs or 0,
+        # I28: the host's own credential; a profile that runs in sandboxes has no use for it.
+        adapter_token=token.get_secret_value() if hosted and token is not None else "",
     )
 
 

@@ -257,6 +257,27 @@ async def test_the_adapter_is_called_with_its_token_only(host: Host, start: Star
     assert set(without.tokens) == {""}
 
 
+async def test_i28_the_token_of_a_host_is_told_with_its_address_and_nothing_else(
+    host: Host, start: Start, folder: Path
+) -> None:
+    (folder / "token").write_text(CANARY)
+    await host("one")
+    await host("two")
+    client = await start(operator(toy_entry("one", token_file=str(folder / "token")), toy_entry("two")))
+    for name in ("one", "two"):
+
+        async def look(name: str = name) -> Any:
+            return await client.harness(name)
+
+        await until(look, is_available)
+    hosted = await client.resolve("one")
+    assert hosted.adapter_token == CANARY
+    assert (await client.resolve("one", "sandboxed")).adapter_token == ""
+    assert (await client.resolve("two")).adapter_token == ""
+    assert CANARY not in str(await client.list())
+    assert CANARY not in client.catalog.log.read_text()
+
+
 async def test_resolve_profile_tells_all_that_stands_behind_it(client: Client, folder: Path) -> None:
     found = await client.resolve()
     assert found.adapter_address == f"unix:{folder}/run/toy.sock"
