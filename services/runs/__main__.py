@@ -9,7 +9,7 @@ from services.common.errors import ConfigurationError
 from services.common.ids import Identity, new_holder_id
 from services.common.server import Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
-from services.common.store import RecordStore, StoreRefused, open_record_store
+from services.common.store import RecordStore, StoreRefused, StoreUnavailable, open_record_store
 from services.runs.bus import Bus, open_bus
 from services.runs.cancelling import Canceller
 from services.runs.clearing import Clearer
@@ -30,6 +30,7 @@ from services.runs.sweep import Sweep
 
 SETTLE_SECONDS = 2.0
 TRIM_SECONDS = 60.0
+STORE_CHECK_SECONDS = 5.0
 
 
 async def build(context: ServiceContext[RunsSettings]) -> Service:
@@ -66,13 +67,23 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
     starter = Starter(engine, dispatcher, canceller, clearer)
     sweep = Sweep(engine, dispatcher, canceller, clearer, starter)
 
+    async def report_store() -> None:
+        try:
+            await records.check()
+        except StoreUnavailable:
+            # I34: health says so until the store is back; calls answer with a retryable error meanwhile.
+            await context.set_serving(False)
+            raise
+        await context.set_serving(True)
+
     async def begin() -> None:
         await bus.start()
         await hub.start()
         context.tasks.spawn("announced-runs", _execute_announced(bus, dispatcher))
         context.tasks.every("sweep", settings.sweep_interval_seconds, sweep.turn)
         context.tasks.every("settle-bindings", SETTLE_SECONDS, sweep.settle_bindings)
-        context.tasks.every("trim", TRIM_SECONDS, sweep.trim)
+        context.tasks.every("trim", min(TRIM_SECONDS, settings.retention_seconds / 4), sweep.trim)
+        context.tasks.every("check-store", STORE_CHECK_SECONDS, report_store)
         context.tasks.every("renew-leases", settings.lease_ttl_seconds * RENEW_SHARE / 4, dispatcher.renew_leases)
 
     parts = Parts(starter, canceller, clearer, Queries(engine), hub)

@@ -83,7 +83,7 @@ class RunsSettings(ServiceSettings):
         ),
     ] = 10.0
     retention_seconds: Annotated[
-        int, Field(ge=60, le=315_360_000, description="Seconds a run and its events are kept after its end.")
+        int, Field(ge=1, le=315_360_000, description="Seconds a run and its events are kept after its end.")
     ] = 2_592_000
 
     @model_validator(mode="after")

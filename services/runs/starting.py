@@ -53,7 +53,8 @@ class Starter:
         except HarnessError as refusal:
             if refusal.reason is Reason.IDEMPOTENCY_MISMATCH:
                 raise
-            # I6: a repeated request is answered with its run, whatever would refuse a new one now.
+            # I6: looked up after the binding was read, for its run may have ended and left meanwhile: a repeated request never meets its own
+            # run as a conflict, and is answered with it whatever would refuse a new one now.
             known = await self._known(request)
             if known is None:
                 raise
@@ -221,10 +222,6 @@ class Starter:
     # Start 1: before any conflict is believed.
 
     async def _look(self, request: Request, occupant_id: str, binding: Binding) -> Run | None:
-        # I6: after the binding was read, for the run of this request may have ended and left meanwhile.
-        known = await self._known(request)
-        if known is not None:
-            return known
         state = await self.help_out(binding, occupant_id)
         if state is Occupant.WORKING:
             raise start.conflict(request, occupant_id)

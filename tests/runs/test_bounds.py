@@ -61,6 +61,27 @@ async def test_i35_a_wide_burst_keeps_its_order_and_ends(client: Client) -> None
     assert sum(kind(event) == "content_delta" for event in events) == 30_000
 
 
+async def test_i35_runs_and_their_events_go_when_their_retention_is_over(
+    mesh: Mesh, clients: Callable[..., Client]
+) -> None:
+    part = mesh.runs_part(
+        "brief", HARNESS_STORE_URL=f"sqlite://{mesh.folder}/brief.sqlite3", HARNESS_RETENTION_SECONDS="1"
+    )
+    part.start()
+    try:
+        client = clients(mesh, None, "brief")
+        run = await client.start(await client.agent(), {"n": 5})
+        await client.events(run.run_id)
+        async with asyncio.timeout(20):
+            while (await client.list()).runs:  # noqa: ASYNC110 - nothing signals it: a bounded poll
+                await asyncio.sleep(0.05)
+        with pytest.raises(HarnessError) as gone:
+            await client.events(run.run_id)
+        assert gone.value.reason is Reason.NOT_FOUND
+    finally:
+        part.end(KILL)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
