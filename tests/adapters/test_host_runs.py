@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import aclosing
 
 import grpc
 import pytest
@@ -10,6 +11,8 @@ from adapters.sdk import errors, events
 from adapters.sdk.cancellation import Deadline
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.limits import FlowLimits, HostLimits
+from adapters.sdk.host.refusal import Refusal
+from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.host.run import HostedRun, RunHooks
 from adapters.sdk.testing import END, kinds, served, text_of
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
@@ -768,6 +771,28 @@ async def test_i35_idle_runtimes_make_room_and_busy_ones_do_not():
         await first.cancel(first.fence(1, "r1"))
         assert adapter.runtimes[0].cleaned == 0
         await third.cancel(third.fence(1, "t1"))
+
+
+async def test_i35_an_ended_run_makes_room_once_it_was_read_although_nobody_acknowledged_it():
+    queue, play = gate()
+    adapter, context = steered(play)
+    async with context as client:
+        registry = RuntimeRegistry(adapter, "this-process", HostLimits(max_runtimes=1))
+        fence, other = client.fence(1, "r1"), client.another()
+        await registry.create(fence, client.context())
+        run = registry.start(fence, "this-process", client.input("x"))
+        async with aclosing(run.follow(0)) as batches:
+            queue.put_nowait(events.text("a"))
+            await anext(batches)
+        queue.put_nowait(events.completed())
+        queue.put_nowait(None)
+        await until(lambda: not run.working)
+        with pytest.raises(Refusal, match="at work"):
+            await registry.create(other.fence(), other.context())
+        assert [len(drafts) async for _, drafts in run.follow(0)] == [2]
+        assert await registry.create(other.fence(), other.context())
+        await until(lambda: adapter.runtimes[0].cleaned == 1)
+        await registry.close()
 
 
 async def test_i35_more_runs_than_the_host_takes_are_refused():

@@ -105,7 +105,8 @@ class RuntimeRegistry:
     def _make_room(self) -> None:
         if len(self._slots) < self.limits.max_runtimes:
             return
-        idle = next((item for item in self._slots.items() if not item[1].busy), None)
+        # I35: executors acknowledge seldom, so an ended run that was read to its end must not count as work, or a host is full of such runs.
+        idle = next((item for item in self._slots.items() if item[1].may_make_room), None)
         if idle is None:
             raise refusal.capacity(f"All {self.limits.max_runtimes} runtimes of this host are at work.")
         self._drop(*idle)

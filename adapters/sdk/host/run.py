@@ -92,6 +92,8 @@ class HostedRun:
         self._wake_at = 0
         self._space: asyncio.Future[None] | None = None
         self._reader = 0
+        # Through which offset drafts were given to a reader.
+        self._sent = 0
         # Whether further events are late: a terminal was accepted, or a cancel has begun.
         self._closed = False
         self._hooks: RunHooks | None = None
@@ -147,6 +149,7 @@ class HostedRun:
                 fresh = self._buffer.last - position
                 if fresh and (first or fresh >= LARGE_BATCH or self.finished):
                     drafts = self._buffer.read(position)
+                    self._sent = max(self._sent, position + len(drafts))
                     yield position + 1, drafts
                     position, first = position + len(drafts), False
                 elif fresh:
@@ -182,6 +185,11 @@ class HostedRun:
     def acked(self) -> int:
         """Through which offset drafts are durable and forgotten."""
         return self._buffer.acked
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether a reader has been given all drafts of a run that nobody works on any more. Acknowledgements may come late or never."""
+        return not self.working and max(self._sent, self._buffer.acked) >= self._buffer.last
 
     async def _wait(self, wake_at: int, seconds: float | None) -> None:
         waiter: asyncio.Future[None] = self._loop.create_future()

@@ -76,6 +76,11 @@ class RuntimeSlot:
         return self._lock.locked() or (run is not None and (run.working or run.acked < run.last_offset))
 
     @property
+    def may_make_room(self) -> bool:
+        """Whether a full host may drop it: nothing works here, and whoever read the last run has been given all of it."""
+        return not self._lock.locked() and (self._run is None or self._run.handed_over)
+
+    @property
     def working(self) -> bool:
         """Whether a run works here."""
         return self._run is not None and not self._run.finished
