@@ -9,8 +9,6 @@ stay themselves and, inside another subagent, carry its `namespace`; any other e
 
 from typing import Any
 
-import orjson
-
 from harness.event.v1 import event_pb2, payload_pb2
 from services.gateway.codec.encode import Encoder, message_encoder, register, timestamp_json
 
@@ -19,8 +17,11 @@ WIRE_NAMES: dict[str, str] = {field.name: field.name.replace("_", ".") for field
 TERMINAL_KINDS = frozenset(("run_completed", "run_interrupted", "run_cancelled", "run_failed"))
 _ENCODERS: dict[str, Encoder] = {field.name: message_encoder(field.message_type, sparse=True) for field in _KINDS}
 _SUBAGENT_KINDS = ("subagent_started", "subagent_completed")
-_FRAME_NAMES: dict[str, bytes] = {kind: name.encode("ascii") for kind, name in WIRE_NAMES.items()}
-_dumps = orjson.dumps
+
+
+def payload_data(payload: payload_pb2.EventPayload, kind: str) -> dict[str, Any]:
+    """The data of a payload by itself, whatever its namespace."""
+    return _ENCODERS[kind](getattr(payload, kind))
 
 
 def event_data(event: event_pb2.Event) -> tuple[str, Any]:
@@ -29,27 +30,13 @@ def event_data(event: event_pb2.Event) -> tuple[str, Any]:
     if kind is None:
         # A kind of a newer contract: shown by position, so that no sequence is ever missing (I7).
         return "unknown", {}
-    data = _ENCODERS[kind](getattr(event.payload, kind))
+    data = payload_data(event.payload, kind)
     if not event.namespace:
         return WIRE_NAMES[kind], data
     namespace = list(event.namespace)
     if kind in _SUBAGENT_KINDS:
         return WIRE_NAMES[kind], {**data, "namespace": namespace}
     return "subagent.event", {"namespace": namespace, "event_type": WIRE_NAMES[kind], "data": data}
-
-
-def frame(event: event_pb2.Event) -> bytes:
-    """One SSE frame."""
-    payload = event.payload
-    kind = payload.WhichOneof("kind")
-    # Deltas are nearly all there is; the general way costs several times as much.
-    if (kind == "content_delta" or kind == "reasoning_delta") and not event.namespace:
-        delta = payload.content_delta if kind == "content_delta" else payload.reasoning_delta
-        text = delta.text
-        data = {"message_id": delta.message_id, "text": text} if text else {"message_id": delta.message_id}
-        return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.sequence, _FRAME_NAMES[kind], _dumps(data))
-    name, general = event_data(event)
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.sequence, name.encode("ascii"), _dumps(general))
 
 
 def is_terminal(event: event_pb2.Event) -> bool:

@@ -17,3 +17,6 @@ EVENTS = Counter("harness_stream_events_total", "Events encoded for streams.")
 FALLBACKS = Counter("harness_stream_fallbacks_total", "Times a subscriber fell behind what is kept and read the log.")
 RECONNECTS = Counter("harness_stream_reconnects_total", "Times a watch of a run was opened again.")
 ABANDONED = Counter("harness_stream_abandoned_total", "Streams ended early for their client to resume.")
+RESTORED = Counter(
+    "harness_stream_restored_events_total", "Events read again to begin another encoding than canonical at a cursor."
+)

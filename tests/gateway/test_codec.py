@@ -18,7 +18,8 @@ from services.common.errors import HarnessError
 from services.gateway.codec import dump, message_decoder, message_encoder, parse_json
 from services.gateway.codec.decode import BAD, Issues
 from services.gateway.codec.names import short_names
-from services.gateway.event_view import WIRE_NAMES, event_data, frame
+from services.gateway.encodings.canonical import frame
+from services.gateway.event_view import WIRE_NAMES, event_data
 
 _F = FieldDescriptor
 _RANGES = {

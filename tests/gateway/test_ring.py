@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.event.v1 import event_pb2, payload_pb2
-from services.gateway.event_view import frame
+from services.gateway.encodings.canonical import frame
 from services.gateway.sse.ring import CHUNK_BYTES, Ring
 
 
@@ -29,7 +29,7 @@ _BATCHES = st.lists(st.lists(st.integers(1, 3_000) | st.just(50_000), min_size=1
     write=st.sampled_from([1, 10_000, 10_000_000]),
 )
 def test_every_kept_cursor_reads_exactly_the_rest(start: int, batches: list[list[int]], bound: int, write: int) -> None:
-    ring = Ring(start, bound)
+    ring = Ring(start, bound, frame)
     frames: dict[int, bytes] = {}
     for sizes in batches:
         batch = events(ring.head + 1, sizes)
@@ -60,7 +60,7 @@ def test_every_kept_cursor_reads_exactly_the_rest(start: int, batches: list[list
 
 
 def test_a_new_ring_reads_from_its_start() -> None:
-    ring = Ring(7, 100)
+    ring = Ring(7, 100, frame)
     part = ring.read(7, 1)
     assert part is not None
     assert (part.body, part.cursor) == (b"", 7)

@@ -96,6 +96,8 @@ class ToyMesh:
         self.watch_changed = asyncio.Condition()
         self.traceparents: list[str] = []
         self.fail_next: HarnessError | Exception | None = None
+        self.fail_reads: list[HarnessError] = []
+        """What the next reads of a log answer instead."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self._server: grpc.aio.Server | None = None
 
@@ -117,6 +119,7 @@ class ToyMesh:
         for kept in (self.runs, self.agents, self.records, self.counts, self.watching, self.traceparents):
             kept.clear()
         self.fail_next = None
+        self.fail_reads.clear()
 
     async def stop(self) -> None:
         for task in list(self.tasks):
@@ -235,6 +238,8 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
 
     async def ListEvents(self, request: Any, context: Any) -> Any:
         self._mesh.called("ListEvents", context)
+        if self._mesh.fail_reads:
+            raise self._mesh.fail_reads.pop()
         run = self._mesh.owned(request.run_id)
         _check_cursor(run, request.after)
         if request.wait:

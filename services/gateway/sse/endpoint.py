@@ -3,15 +3,16 @@
 import asyncio
 from typing import Any
 
-from harness.common.v1 import blueprint_pb2
 from services.common.errors import HarnessError, Reason
 from services.gateway import metrics
+from services.gateway.encodings import CANONICAL, Encoding
 from services.gateway.settings import GatewaySettings
 from services.gateway.sse.feed import ENDED, Feed, Source
+from services.gateway.sse.restoring import Restorer
 from services.gateway.sse.subscriber import Connection, Send, Subscriber
 
 ANSWER_SECONDS = 0.05
-_Key = tuple[str, str]
+_Key = tuple[str, str, int]
 _HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -21,11 +22,12 @@ _HEADERS = (
 
 
 class Streams:
-    """Every stream of this process: feeds by run, and the bound on subscribers."""
+    """Every stream of this process: feeds by run and encoding, and the bound on subscribers."""
 
     def __init__(self, source: Source, settings: GatewaySettings) -> None:
         self._source = source
         self._settings = settings
+        self._restorer = Restorer(source, settings.stream_retry_seconds)
         self._feeds: dict[_Key, Feed] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._subscribers: set[Subscriber] = set()
@@ -34,10 +36,6 @@ class Streams:
 
     async def serve(self, request: Any, subject: str, send: Send, connection: Connection) -> None:
         """Answers one subscriber from start to end. Raises `HarnessError` only before the answer has begun."""
-        if request.protocol not in (blueprint_pb2.STREAM_PROTOCOL_UNSPECIFIED, blueprint_pb2.STREAM_PROTOCOL_CANONICAL):
-            raise HarnessError(
-                Reason.HARNESS_CAPABILITY_UNSUPPORTED, "Only protocol=canonical is served; leave the parameter out."
-            )
         if self._stopping:
             raise _stopping()
         if self._active >= self._settings.max_streams:
@@ -49,27 +47,31 @@ class Streams:
         self._active += 1
         metrics.STREAMS.inc()
         try:
-            await self._serve(request.run_id, request.after, subject, send, connection)
+            await self._serve(request, subject, send, connection)
         finally:
             self._active -= 1
             metrics.STREAMS.dec()
 
-    async def _serve(self, run_id: str, after: int, subject: str, send: Send, connection: Connection) -> None:
+    async def _serve(self, request: Any, subject: str, send: Send, connection: Connection) -> None:
+        run_id, after, encoding = request.run_id, request.after, CANONICAL
+        protocol = request.protocol or encoding.protocol
         # From the start of a run the watch is opened before anything is known of the caller: it is made for the caller's subject, so what runs answers to
-        # it says as well whether the caller may see the run, and saves the question.
-        feed = self._join(run_id, subject, 0) if after == 0 else None
+        # it says as well whether the caller may see the run, and saves the question. Other encodings need to know the run's conversation.
+        feed = self._join(run_id, subject, 0, encoding) if after == 0 and protocol == encoding.protocol else None
         try:
             last_sequence = 1
             if feed is None or not await _answers_soon(feed):
                 # I2: every subscriber is authorised by runs, for its own subject, before it is told anything.
                 run = await self._source.run(run_id, subject)
                 last_sequence = run.last_sequence
+                if protocol != encoding.protocol:
+                    encoding = Encoding(protocol, run.conversation_id)
                 if run.status in ENDED and after >= last_sequence:
                     await _start(send)
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
             if feed is None:
-                feed = self._join(run_id, subject, min(after, last_sequence))
+                feed = self._join(run_id, subject, min(after, last_sequence), encoding)
             subscriber = self._subscriber(feed, after, send, connection)
             if after < last_sequence:
                 # There are events after the cursor, or were: which of both decides the status.
@@ -107,13 +109,15 @@ class Streams:
         finally:
             self._subscribers.discard(subscriber)
 
-    def _join(self, run_id: str, subject: str, start: int) -> Feed:
+    def _join(self, run_id: str, subject: str, start: int, encoding: Encoding) -> Feed:
         # A run has one owner, so the subject in the key separates nobody who may see it, and keeps everybody else apart.
-        key = (run_id, subject)
+        key = (run_id, subject, encoding.protocol)
         feed = self._feeds.get(key)
         if feed is None or feed.failure is not None:
             feed = self._feeds[key] = Feed(
                 self._source,
+                self._restorer,
+                encoding,
                 run_id,
                 subject,
                 start,
@@ -128,7 +132,7 @@ class Streams:
         feed.readers -= 1
         if feed.readers:
             return
-        key = (feed.run_id, feed.subject)
+        key = (feed.run_id, feed.subject, feed.encoding.protocol)
         if self._feeds.get(key) is feed:
             del self._feeds[key]
         metrics.FEEDS.dec()

@@ -10,11 +10,12 @@ from harness.run.v1 import run_pb2
 from services.common.errors import HarnessError, Reason
 from services.common.logs import get_logger, log_incident
 from services.gateway import metrics
+from services.gateway.encodings import Encoding
 from services.gateway.event_view import is_terminal
+from services.gateway.sse.patience import Patience, may_succeed_later
+from services.gateway.sse.restoring import Restorer
 from services.gateway.sse.ring import Part, Ring
 
-FIRST_BACKOFF_SECONDS = 0.05
-MAX_BACKOFF_SECONDS = 1.0
 WRITE_BYTES = 131_072
 # With many subscribers, events of a few milliseconds share one write to each: a write costs far more than an event in it.
 SECONDS_PER_SUBSCRIBER = 50e-6
@@ -27,17 +28,6 @@ ENDED = frozenset(
         run_pb2.RUN_STATUS_INTERRUPTED,
         run_pb2.RUN_STATUS_FAILED,
         run_pb2.RUN_STATUS_CANCELLED,
-    )
-)
-# Asking again would get the same answer.
-_FINAL_REASONS = frozenset(
-    (
-        Reason.NOT_FOUND,
-        Reason.CURSOR_EXPIRED,
-        Reason.INVALID_REQUEST,
-        Reason.UNAUTHENTICATED,
-        Reason.PERMISSION_DENIED,
-        Reason.UNIMPLEMENTED,
     )
 )
 _log = get_logger(__name__)
@@ -65,43 +55,28 @@ class Reader(Protocol):
     def wake(self) -> None: ...
 
 
-class Patience:
-    """How long something that fails is tried again: backoff doubles to a second, the whole is bounded (I35)."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._since: float | None = None
-        self._backoff = FIRST_BACKOFF_SECONDS
-
-    def reset(self) -> None:
-        self._since, self._backoff = None, FIRST_BACKOFF_SECONDS
-
-    async def wait(self) -> bool:
-        """Waits before the next try; False when there is to be none."""
-        now = asyncio.get_running_loop().time()
-        self._since = now if self._since is None else self._since
-        if now - self._since >= self._seconds:
-            return False
-        await asyncio.sleep(self._backoff)
-        self._backoff = min(self._backoff * 2, MAX_BACKOFF_SECONDS)
-        return True
-
-
-def may_succeed_later(error: HarnessError) -> bool:
-    """Whether a read that failed so is worth repeating."""
-    return error.reason not in _FINAL_REASONS
-
-
 class Feed:
-    """Watches a run from a cursor on and keeps the frames in a ring, until its last subscriber leaves."""
+    """Watches a run from a cursor on and keeps its frames in one encoding in a ring, until its last subscriber leaves."""
 
     def __init__(
-        self, source: Source, run_id: str, subject: str, after: int, *, ring_bytes: int, retry_seconds: float
+        self,
+        source: Source,
+        restorer: Restorer,
+        encoding: Encoding,
+        run_id: str,
+        subject: str,
+        after: int,
+        *,
+        ring_bytes: int,
+        retry_seconds: float,
     ) -> None:
         self.source = source
+        self.restorer = restorer
+        self.encoding = encoding
         self.run_id = run_id
         self.subject = subject
-        self.ring = Ring(after, ring_bytes)
+        self._encoder = encoding.encoder()
+        self.ring = Ring(after, ring_bytes, self._encoder.encode)
         self.readers = 0
         self.finished = False
         self.failure: HarnessError | None = None
@@ -150,6 +125,7 @@ class Feed:
             self.fail(HarnessError(Reason.INTERNAL, f"Internal error. Incident id: {incident_id}"))
 
     async def _run(self) -> None:
+        await self.restorer.bring(self._encoder, self.run_id, self.subject, self.ring.head)
         while not self.finished:
             try:
                 await self._watch()

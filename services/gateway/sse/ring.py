@@ -1,13 +1,15 @@
 """The latest encoded frames of one run, within a bound of bytes: what every subscriber of the run reads from (I14, I35)."""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from harness.event.v1 import event_pb2
-from services.gateway.event_view import frame
 
 CHUNK_BYTES = 65_536
+# An encoding may show little or nothing of an event: chunks are bounded by their number too, in proportion to their bytes.
+BYTES_PER_CHUNK = 64
+MIN_CHUNKS = 1024
 
 
 class Chunk(NamedTuple):
@@ -36,14 +38,16 @@ class Part(NamedTuple):
 class Ring:
     """Frames after `start`, a cursor; the oldest go when the bound is passed."""
 
-    def __init__(self, start: int, max_bytes: int) -> None:
+    def __init__(self, start: int, max_bytes: int, encode: Callable[[event_pb2.Event], bytes]) -> None:
         self.head = start
         """The last sequence put in, or the cursor it began at."""
         self.kept_after = start
         """The lowest cursor that can still be read from."""
         self.total = 0
         """Bytes ever put in."""
+        self._encode = encode
         self._max_bytes = max_bytes
+        self._max_chunks = max(MIN_CHUNKS, max_bytes // BYTES_PER_CHUNK)
         self._bytes = 0
         # By number, not in a list: any is found in one step, and the oldest leaves in one step.
         self._chunks: dict[int, Chunk] = {}
@@ -52,11 +56,12 @@ class Ring:
 
     def put(self, events: Iterable[event_pb2.Event]) -> int:
         """Encodes the next events, which must follow on `head`; returns how many. Each event is encoded here once, for everybody."""
+        encode = self._encode
         frames: list[bytes] = []
         ends: array[int] = array("I")
         size = count = 0
         for event in events:
-            encoded = frame(event)
+            encoded = encode(event)
             frames.append(encoded)
             size += len(encoded)
             ends.append(size)
@@ -75,7 +80,9 @@ class Ring:
         self._next += 1
         self.head += len(ends)
         # I14, I35: whoever has not read the oldest by now reads the log instead.
-        while self._bytes > self._max_bytes and self._oldest < self._next - 1:
+        while self._oldest < self._next - 1 and (
+            self._bytes > self._max_bytes or self._next - self._oldest > self._max_chunks
+        ):
             dropped = self._chunks.pop(self._oldest)
             self._oldest += 1
             self._bytes -= len(dropped.body)

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from services.common.errors import HarnessError, Reason
 from services.gateway import metrics
-from services.gateway.sse.feed import WRITE_BYTES, Feed, Patience, may_succeed_later
+from services.gateway.sse.feed import WRITE_BYTES, Feed
+from services.gateway.sse.patience import Patience, may_succeed_later
 from services.gateway.sse.ring import Part, Ring
 
 FIRST_PAGE_EVENTS = 64
@@ -60,6 +61,8 @@ class Subscriber:
         self._written_at = self._loop.time()
         self._page: Part | None = None
         self._page_events = FIRST_PAGE_EVENTS
+        self._encoder = feed.encoding.encoder()
+        """For pages of the log; it stands where the last of them ended."""
 
     def wake(self) -> None:
         self._wake.set()
@@ -79,6 +82,10 @@ class Subscriber:
 
     def deliver(self, part: Part, last: bool) -> bool:
         """Called by the feed: the send runs to its end without waiting, which holds as long as the connection is writable."""
+        if not part.body and not last:
+            # Its encoding shows nothing of these events. No write, so that the keep-alive still counts the silence.
+            self.cursor = part.cursor
+            return True
         if not self._connection.writable:
             return False
         step = self._send({"type": "http.response.body", "body": part.body, "more_body": not last}).__await__()
@@ -139,6 +146,8 @@ class Subscriber:
         self.cursor = part.cursor
 
     async def _write(self, body: bytes, *, last: bool) -> None:
+        if not body and not last:
+            return
         message = {"type": "http.response.body", "body": body, "more_body": not last}
         if self._connection.writable:
             await self._send(message)
@@ -158,6 +167,7 @@ class Subscriber:
         """The next page of the log, up to where the feed is."""
         patience = Patience(self._retry)
         feed = self.feed
+        await feed.restorer.bring(self._encoder, feed.run_id, feed.subject, self.cursor)
         while True:
             try:
                 events = await feed.source.page(feed.run_id, feed.subject, self.cursor, self._page_events)
@@ -169,10 +179,10 @@ class Subscriber:
         # I7: a hole is never shown; the client resumes at its cursor.
         if not events or events[0].sequence != self.cursor + 1:
             raise HarnessError(Reason.UNAVAILABLE, "The run's log cannot be read now; resume later.")
-        page = Ring(self.cursor, sys.maxsize)
+        page = Ring(self.cursor, sys.maxsize, self._encoder.encode)
         page.put(events)
         # I14: a page waits in memory for a subscriber that may never take it, so pages are as large as one write.
-        self._page_events = max(1, min(WRITE_BYTES * len(events) // page.total, MAX_PAGE_EVENTS))
+        self._page_events = max(1, min(WRITE_BYTES * len(events) // max(1, page.total), MAX_PAGE_EVENTS))
         part = page.read(self.cursor, sys.maxsize)
         if part is None:
             raise AssertionError("a new ring holds what was put in")
