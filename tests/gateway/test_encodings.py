@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,18 +25,20 @@ ALL = [CANONICAL, AGUI, CUSTOM]
 OTHERS = [AGUI, CUSTOM]
 
 
-def payload(**kind: Any) -> event_pb2.EventDraft:
-    return event_pb2.EventDraft(payload=payload_pb2.EventPayload(**kind))
+def made(kind: str, namespace: tuple[str, ...] = (), **fields: Any) -> event_pb2.EventDraft:
+    """A draft of what adapters have no constructor for; enums as numbers."""
+    payload = json_format.ParseDict({kind: fields}, payload_pb2.EventPayload())
+    return event_pb2.EventDraft(namespace=namespace, payload=payload)
 
 
-STARTED = payload(run_started=payload_pb2.RunStarted(harness_id="toy", agent_version=3, binding_id="bnd_1")).payload
+STARTED = made("run_started", harness_id="toy", agent_version=3, binding_id="bnd_1")
 
 
-def log_of(*made: event_pb2.EventDraft, machine: RunLifecycle | None = None) -> list[event_pb2.Event]:
+def log_of(*told: event_pb2.EventDraft, machine: RunLifecycle | None = None) -> list[event_pb2.Event]:
     """The log of a run that drafted this; what the lifecycle refuses is left out."""
     machine = machine or RunLifecycle(at_log=True)
-    accepted: list[event_pb2.EventDraft] = [event_pb2.EventDraft(payload=STARTED)]
-    for draft in made:
+    accepted = [STARTED]
+    for draft in told:
         try:
             accepted += machine.accept(draft)
         except ProtocolViolation:
@@ -77,17 +80,22 @@ _JSON = st.recursive(
 _OBJECTS = st.dictionaries(st.text(max_size=3), _JSON, max_size=2)
 _COUNTS = st.none() | st.integers(0, 9)
 _OUTCOMES = st.sampled_from([1, 2, 3, 4])
-_APPROVAL = st.builds(
-    lambda name, arguments: payload_pb2.ToolApproval(
-        tool_call_id=name, tool_name="t", arguments=drafts.struct(arguments), allowed=[1, 2]
-    ),
-    st.sampled_from(["p", "q"]),
-    _OBJECTS,
+_APPROVAL = st.fixed_dictionaries(
+    {
+        "tool_call_id": st.sampled_from(["p", "q"]),
+        "tool_name": st.just("t"),
+        "arguments": _OBJECTS,
+        "allowed": st.just([1, 2]),
+    }
 )
 _FIELD = st.builds(
-    lambda name, kind, required: payload_pb2.FormField(
-        name=name, type=kind, required=required, label=name.upper(), options=["x"] if kind == 4 else []
-    ),
+    lambda name, kind, required: {
+        "name": name,
+        "type": kind,
+        "required": required,
+        "label": name.upper(),
+        "options": ["x"] if kind == 4 else [],
+    },
     st.sampled_from(["f", "g"]),
     st.sampled_from([1, 2, 3, 4]),
     st.booleans(),
@@ -96,27 +104,22 @@ _FIELD = st.builds(
 
 def _interrupt(fields: list[Any], approvals: list[Any], prompt: str, namespace: tuple[str, ...]) -> Any:
     kind = {"interrupt_type": 1, "fields": fields} if fields else {"interrupt_type": 2, "tool_approvals": approvals}
-    requested = payload_pb2.InterruptRequested(interrupt_id="i1", revision=1, prompt=prompt, **kind)
-    made = payload(interrupt_requested=requested)
-    made.namespace.extend(namespace)
-    return made
+    return made("interrupt_requested", namespace, interrupt_id="i1", revision=1, prompt=prompt, **kind)
 
 
-_INTERRUPTED = payload(run_interrupted=payload_pb2.RunInterrupted(interrupt_id="i1", reason="waits"))
 _TERMINALS = st.sampled_from(
     [
         drafts.completed(),
-        _INTERRUPTED,
-        payload(run_cancelled=payload_pb2.RunCancelled(reason=1, side_effect_status=2)),
-        payload(
-            run_failed=payload_pb2.RunFailed(
-                code="provider_overloaded",
-                category=4,
-                message="Later.",
-                retryable=True,
-                side_effect_status=1,
-                retry_after_seconds=0,
-            )
+        made("run_interrupted", interrupt_id="i1", reason="Waits."),
+        made("run_cancelled", reason=1, side_effect_status=2),
+        made(
+            "run_failed",
+            code="provider_overloaded",
+            category=4,
+            message="Later.",
+            retryable=True,
+            side_effect_status=1,
+            retry_after_seconds=0,
         ),
     ]
 )
@@ -180,8 +183,8 @@ DRAFTS = st.one_of(
 )
 _INTERRUPTS = st.builds(
     _interrupt,
-    st.lists(_FIELD, max_size=2, unique_by=lambda field: field.name),
-    st.lists(_APPROVAL, min_size=1, max_size=2, unique_by=lambda call: call.tool_call_id),
+    st.lists(_FIELD, max_size=2, unique_by=lambda field: field["name"]),
+    st.lists(_APPROVAL, min_size=1, max_size=2, unique_by=lambda call: call["tool_call_id"]),
     st.text(max_size=5),
     _NAMESPACES,
 )
@@ -190,10 +193,10 @@ _INTERRUPTS = st.builds(
 @st.composite
 def logs(draw: st.DrawFn) -> list[event_pb2.Event]:
     """Logs as the log itself would let them through, most with a terminal."""
-    made = draw(st.lists(DRAFTS, max_size=40))
+    told = draw(st.lists(DRAFTS, max_size=40))
     if draw(st.booleans()):
-        made.append(draw(_INTERRUPTS))
-    return log_of(*made, *draw(st.lists(_TERMINALS, max_size=2)))
+        told.append(draw(_INTERRUPTS))
+    return log_of(*told, *draw(st.lists(_TERMINALS, max_size=2)))
 
 
 @given(log=logs())

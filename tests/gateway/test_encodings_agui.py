@@ -3,33 +3,26 @@
 from typing import Any
 
 from ag_ui.core import Event
-from google.protobuf import json_format
 from hypothesis import given
 from pydantic import BaseModel, TypeAdapter
 
 from adapters.sdk import events as drafts
 from adapters.sdk.lifecycle import RunLifecycle
-from harness.event.v1 import event_pb2, payload_pb2
+from harness.event.v1 import event_pb2
 from services.gateway.encodings.agui import AguiEncoder
-from tests.gateway.test_encodings import AGUI, encode, log_of, logs, parse, payload
+from tests.gateway.test_encodings import AGUI, encode, log_of, logs, made, parse
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(Event)
-_FORM = payload_pb2.InterruptRequested(
-    interrupt_id="i1",
-    revision=2,
-    interrupt_type=1,
-    prompt="How old?",
-    fields=[
-        payload_pb2.FormField(name="age", type=2, required=True, label="Age", description="In years"),
-        payload_pb2.FormField(name="mood", type=4, options=["good", "bad"]),
-    ],
-)
-_WAITS = payload(run_interrupted=payload_pb2.RunInterrupted(interrupt_id="i1", reason="Waits for a person."))
+_FIELDS = [
+    {"name": "age", "type": 2, "required": True, "label": "Age", "description": "In years"},
+    {"name": "mood", "type": 4, "options": ["good", "bad"]},
+]
+_WAITS = made("run_interrupted", interrupt_id="i1", reason="Waits for a person.")
 
 
-def shown(*made: event_pb2.EventDraft) -> list[dict[str, Any]]:
+def shown(*told: event_pb2.EventDraft) -> list[dict[str, Any]]:
     """The AG-UI events of a run, without what every one has."""
-    items = [frame[2] for frame in parse(b"".join(encode(AGUI, log_of(*made))))]
+    items = [frame[2] for frame in parse(b"".join(encode(AGUI, log_of(*told))))]
     for item in items:
         del item["timestamp"]
     return items
@@ -229,9 +222,11 @@ def test_subagents_and_warnings_are_custom() -> None:
 
 
 def test_a_form_ends_the_run_with_the_interrupt() -> None:
-    items = shown(drafts.text("a"), payload(interrupt_requested=_FORM), _WAITS)
+    asked = made(
+        "interrupt_requested", interrupt_id="i1", revision=2, interrupt_type=1, prompt="How old?", fields=_FIELDS
+    )
+    items = shown(drafts.text("a"), asked, _WAITS)
     assert types(items)[-2:] == ["TEXT_MESSAGE_END", "RUN_FINISHED"]
-    asked = json_format.MessageToDict(_FORM, preserving_proto_field_name=True)["fields"]
     assert items[-1]["outcome"] == {
         "type": "interrupt",
         "interrupts": [
@@ -252,8 +247,8 @@ def test_a_form_ends_the_run_with_the_interrupt() -> None:
                     "revision": 2,
                     "interrupt_type": "form_input",
                     "fields": [
-                        {**asked[0], "type": "number"},
-                        {**asked[1], "type": "choice", "required": False},
+                        {**_FIELDS[0], "type": "number"},
+                        {**_FIELDS[1], "type": "choice", "required": False},
                     ],
                 },
             }
@@ -263,9 +258,9 @@ def test_a_form_ends_the_run_with_the_interrupt() -> None:
 
 def test_one_interrupt_for_all_approvals() -> None:
     def interrupt(*names: str) -> dict[str, Any]:
-        calls = [payload_pb2.ToolApproval(tool_call_id=name, tool_name="rm", allowed=[1, 2]) for name in names]
-        asked = payload_pb2.InterruptRequested(interrupt_id="i1", revision=1, interrupt_type=2, tool_approvals=calls)
-        [found] = shown(payload(interrupt_requested=asked), _WAITS)[-1]["outcome"]["interrupts"]
+        calls = [{"tool_call_id": name, "tool_name": "rm", "allowed": [1, 2]} for name in names]
+        asked = made("interrupt_requested", interrupt_id="i1", revision=1, interrupt_type=2, tool_approvals=calls)
+        [found] = shown(asked, _WAITS)[-1]["outcome"]["interrupts"]
         return found
 
     one, two = interrupt("c1"), interrupt("c1", "c2")
@@ -280,16 +275,16 @@ def test_one_interrupt_for_all_approvals() -> None:
 
 
 def test_cancelled_and_failed_runs() -> None:
-    cancelled = payload(run_cancelled=payload_pb2.RunCancelled(reason=4, side_effect_status=2))
+    cancelled = made("run_cancelled", reason=4, side_effect_status=2)
     items = shown(drafts.tool_started("c1", "t"), cancelled)
     assert types(items)[-3:] == ["TOOL_CALL_END", "TOOL_CALL_RESULT", "RUN_FINISHED"]
     assert items[-2]["metadata"] == {"outcome": "cancelled"}
     assert items[-1]["outcome"] == {"type": "cancelled"}
     assert items[-1]["metadata"] == {"reason": "deadline", "side_effect_status": "possible"}
-    failed = payload_pb2.RunFailed(
-        code="provider_overloaded", category=4, message="Later.", retryable=True, side_effect_status=1
+    failed = made(
+        "run_failed", code="provider_overloaded", category=4, message="Later.", retryable=True, side_effect_status=1
     )
-    items = shown(drafts.text("a"), drafts.usage(output_tokens=1), payload(run_failed=failed))
+    items = shown(drafts.text("a"), drafts.usage(output_tokens=1), failed)
     assert items[-1] == {
         "type": "RUN_ERROR",
         "message": "Later.",

@@ -6,14 +6,14 @@ from hypothesis import given
 
 from adapters.sdk import events as drafts
 from adapters.sdk.lifecycle import TERMINAL_KINDS
-from harness.event.v1 import event_pb2, payload_pb2
-from tests.gateway.test_encodings import CUSTOM, encode, log_of, logs, parse, payload
+from harness.event.v1 import event_pb2
+from tests.gateway.test_encodings import CUSTOM, encode, log_of, logs, made, parse
 
 NAMES = {"content", "thinking", "tool_start", "tool_end", "warning", "input_required", "error", "done"}
 
 
-def shown(*made: event_pb2.EventDraft) -> list[tuple[str | None, Any]]:
-    return [(name, data) for _, name, data in parse(b"".join(encode(CUSTOM, log_of(*made))))]
+def shown(*told: event_pb2.EventDraft) -> list[tuple[str | None, Any]]:
+    return [(name, data) for _, name, data in parse(b"".join(encode(CUSTOM, log_of(*told))))]
 
 
 @given(log=logs())
@@ -68,12 +68,12 @@ def test_a_turn() -> None:
 
 
 def test_other_ends() -> None:
-    call = payload_pb2.ToolApproval(tool_call_id="c1", tool_name="rm", allowed=[1, 2])
-    asked = payload_pb2.InterruptRequested(
-        interrupt_id="i1", revision=1, interrupt_type=2, prompt="May I?", tool_approvals=[call]
+    call = {"tool_call_id": "c1", "tool_name": "rm", "allowed": [1, 2]}
+    asked = made(
+        "interrupt_requested", interrupt_id="i1", revision=1, interrupt_type=2, prompt="May I?", tool_approvals=[call]
     )
-    waits = payload(run_interrupted=payload_pb2.RunInterrupted(interrupt_id="i1", reason="Waits."))
-    assert shown(payload(interrupt_requested=asked), waits) == [
+    waits = made("run_interrupted", interrupt_id="i1", reason="Waits.")
+    assert shown(asked, waits) == [
         (
             "input_required",
             {
@@ -86,11 +86,12 @@ def test_other_ends() -> None:
         ),
         ("done", {"status": "interrupted", "interrupt_id": "i1", "reason": "Waits."}),
     ]
-    cancelled = payload(run_cancelled=payload_pb2.RunCancelled(reason=1, side_effect_status=1))
+    cancelled = made("run_cancelled", reason=1, side_effect_status=1)
     assert shown(cancelled) == [
         ("done", {"status": "cancelled", "reason": "client_request", "side_effect_status": "none"})
     ]
-    failed = payload_pb2.RunFailed(
+    failed = made(
+        "run_failed",
         code="provider_overloaded",
         category=4,
         message="Later.",
@@ -98,7 +99,7 @@ def test_other_ends() -> None:
         side_effect_status=1,
         retry_after_seconds=0,
     )
-    assert shown(payload(run_failed=failed)) == [
+    assert shown(failed) == [
         (
             "error",
             {
