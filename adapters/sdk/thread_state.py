@@ -1,11 +1,13 @@
 """A conversation's native state, through the state facade and with the run's own capability token (thread state)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import grpc
 import grpc.aio
+from google.rpc import error_details_pb2, status_pb2
 
 from adapters.sdk.cancellation import Deadline
 from adapters.sdk.errors import HarnessError, PersistenceError
@@ -20,7 +22,12 @@ MAX_PARTS = 64
 # What one load may bring into this process.
 MAX_HEAD_BYTES = 64 * 1024 * 1024
 CALL_SECONDS = 30.0
+STATUS_TRAILER = "grpc-status-details-bin"
+STALE_LEASE = "STALE_LEASE"
+TAKEOVER_SECONDS = 15.0
+"""How long a call waits for the executor that is taking the run over: three times a lease's default."""
 
+T = TypeVar("T")
 Stub = Callable[[], "state_grpc.ThreadStateServiceStub"]
 
 
@@ -35,14 +42,37 @@ class Head:
     parts: tuple[bytes, ...]
 
 
+class ExecutorView(Protocol):
+    """Which executor a run has."""
+
+    @property
+    def generation(self) -> int:
+        """Its run generation."""
+        ...
+
+    async def wait_for_another(self, generation: int, seconds: float) -> bool:
+        """Whether an executor of another generation attached within the bound."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StateAccess:
-    """What a run needs to reach its state: the facade's stub, the run's fence and its token."""
+    """What a run needs to reach its state: the facade's stub, the run's fence, its executor and its token."""
 
     stub: Stub
     fence: fence_pb2.Fence
+    executor: ExecutorView
     token: str
     deadline: Deadline
+
+    def current_fence(self) -> fence_pb2.Fence:
+        """The fence with the generation of the executor that is known now."""
+        if self.fence.run_generation == self.executor.generation:
+            return self.fence
+        fence = fence_pb2.Fence()
+        fence.CopyFrom(self.fence)
+        fence.run_generation = self.executor.generation
+        return fence
 
 
 class ThreadState:
@@ -61,29 +91,7 @@ class ThreadState:
     async def load_head(self) -> Head | None:
         """The committed head, or None. Raises PersistenceError, also when it is over 64 MiB."""
         access = self._require()
-        request = state_pb2.LoadHeadRequest(fence=access.fence)
-        parts: list[bytearray] = []
-        revision, codec, size = 0, "", 0
-        try:
-            call = access.stub().LoadHead(
-                request, timeout=access.deadline.remaining(CALL_SECONDS), metadata=_bearer(access)
-            )
-            async for response in call:
-                revision, codec = response.revision, response.codec or codec
-                if not response.codec:
-                    # No head, or one that no run has written parts for.
-                    break
-                while len(parts) <= response.part_index:
-                    if len(parts) >= MAX_HEAD_BYTES // 1024:
-                        raise PersistenceError("The conversation's state has too many parts.", code="state_too_large")
-                    parts.append(bytearray())
-                size += len(response.chunk)
-                if size > MAX_HEAD_BYTES:
-                    raise PersistenceError("The conversation's state is too large to load.", code="state_too_large")
-                parts[response.part_index] += response.chunk
-        except grpc.aio.AioRpcError as error:
-            raise _failed("load", error) from None
-        return Head(revision, codec, tuple(bytes(part) for part in parts)) if revision else None
+        return await _fenced(access, "load", lambda fence: _load(access, fence))
 
     async def write_part(self, data: bytes, codec: str, *, key: str = "", replace: bool = False) -> str:
         """Writes one part, 8 MiB at most, 64 of them a run, and returns its reference. `codec` names and versions the
@@ -94,14 +102,15 @@ class ThreadState:
         if len(data) > MAX_PART_BYTES or len(self._written) >= MAX_PARTS:
             raise PersistenceError("A run may write 64 parts of 8 MiB each.", code="state_too_large")
         key = key or f"part-{len(self._written) + 1}"
-        try:
-            response = await access.stub().WriteParts(
-                _chunks(access.fence, data, codec, key),
+
+        async def write(fence: fence_pb2.Fence) -> state_pb2.WritePartsResponse:
+            return await access.stub().WriteParts(
+                _chunks(fence, data, codec, key),
                 timeout=access.deadline.remaining(CALL_SECONDS),
                 metadata=_bearer(access),
             )
-        except grpc.aio.AioRpcError as error:
-            raise _failed("save", error) from None
+
+        response = await _fenced(access, "save", write)
         if response.part_ref not in self._written:
             self._written.append(response.part_ref)
         self._replace = self._replace or replace
@@ -121,6 +130,51 @@ class ThreadState:
                 diagnostic="no state facade or token",
             )
         return self._access
+
+
+async def _fenced(access: StateAccess, what: str, call: Callable[[fence_pb2.Fence], Awaitable[T]]) -> T:
+    """The answer. A call refused because the run is being taken over waits for the new executor and is made again: the work goes on (I10)."""
+    while True:
+        fence = access.current_fence()
+        try:
+            return await call(fence)
+        except grpc.aio.AioRpcError as error:
+            patience = access.deadline.remaining(TAKEOVER_SECONDS)
+            if not _is_being_taken_over(error) or not await access.executor.wait_for_another(
+                fence.run_generation, patience
+            ):
+                raise _failed(what, error) from None
+
+
+def _is_being_taken_over(error: grpc.aio.AioRpcError) -> bool:
+    """Whether nothing but the run's generation was too old: the facade says that such a call is worth repeating."""
+    for key, value in error.trailing_metadata() or ():
+        if key == STATUS_TRAILER and isinstance(value, bytes):
+            information = error_details_pb2.ErrorInfo()
+            found = any(detail.Unpack(information) for detail in status_pb2.Status.FromString(value).details)
+            return found and information.reason == STALE_LEASE and information.metadata.get("retryable") == "true"
+    return False
+
+
+async def _load(access: StateAccess, fence: fence_pb2.Fence) -> Head | None:
+    request = state_pb2.LoadHeadRequest(fence=fence)
+    parts: list[bytearray] = []
+    revision, codec, size = 0, "", 0
+    call = access.stub().LoadHead(request, timeout=access.deadline.remaining(CALL_SECONDS), metadata=_bearer(access))
+    async for response in call:
+        revision, codec = response.revision, response.codec or codec
+        if not response.codec:
+            # No head, or one that no run has written parts for.
+            break
+        while len(parts) <= response.part_index:
+            if len(parts) >= MAX_HEAD_BYTES // 1024:
+                raise PersistenceError("The conversation's state has too many parts.", code="state_too_large")
+            parts.append(bytearray())
+        size += len(response.chunk)
+        if size > MAX_HEAD_BYTES:
+            raise PersistenceError("The conversation's state is too large to load.", code="state_too_large")
+        parts[response.part_index] += response.chunk
+    return Head(revision, codec, tuple(bytes(part) for part in parts)) if revision else None
 
 
 async def _chunks(

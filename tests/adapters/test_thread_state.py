@@ -1,5 +1,6 @@
 """Continuity out of committed thread state, through the real state facade of a real sessions process."""
 
+import asyncio
 import shutil
 import tempfile
 from pathlib import Path
@@ -108,6 +109,50 @@ async def test_the_state_step_writes_parts_that_are_appended(sessions):
         assert not drafts[-1].pending_head.replace
 
 
+class Executor:
+    """Stands in for the run in the host: says when it is asked for another executor, and which one came."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.asked = asyncio.Event()
+        self.came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def wait_for_another(self, generation: int, seconds: float) -> bool:
+        assert generation == self.generation
+        assert seconds > 0
+        self.asked.set()
+        return await self.came
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_i10_a_write_during_a_takeover_waits_for_the_next_executor(sessions, comes):
+    from adapters.sdk.cancellation import Deadline
+    from adapters.sdk.errors import PersistenceError
+    from adapters.sdk.thread_state import FacadeChannels, StateAccess, ThreadState
+
+    binding = await sessions.granted("r1")
+    fence = fence_of(binding)
+    executor = Executor(1)
+    channels = FacadeChannels()
+    try:
+        await sessions.claim(binding.binding_id, "r1", 2)
+        access = StateAccess(
+            lambda: channels.state(sessions.sessions.facade), fence, executor, token_of(fence), Deadline(9e9)
+        )
+        writing = asyncio.create_task(ThreadState(access).write_part(b"x", "test.v1"))
+        await asyncio.wait_for(executor.asked.wait(), 30)
+        assert not writing.done()
+        executor.generation = 2 if comes else 1
+        executor.came.set_result(comes)
+        if comes:
+            assert await writing
+        else:
+            with pytest.raises(PersistenceError):
+                await writing
+    finally:
+        await channels.close()
+
+
 async def test_a_part_larger_than_a_chunk_comes_back_whole(sessions):
     from adapters.sdk.cancellation import Deadline
     from adapters.sdk.thread_state import FacadeChannels, StateAccess, ThreadState
@@ -115,7 +160,9 @@ async def test_a_part_larger_than_a_chunk_comes_back_whole(sessions):
     fence = fence_of(await sessions.granted("r1"))
     channels = FacadeChannels()
     try:
-        access = StateAccess(lambda: channels.state(sessions.sessions.facade), fence, token_of(fence), Deadline(9e9))
+        access = StateAccess(
+            lambda: channels.state(sessions.sessions.facade), fence, Executor(1), token_of(fence), Deadline(9e9)
+        )
         thread = ThreadState(access)
         assert await thread.load_head() is None
         large = bytes(range(256)) * 10_000

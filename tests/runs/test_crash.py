@@ -256,10 +256,6 @@ async def test_i5_the_sweep_finishes_a_clear_that_nobody_asks_for_again(rough_me
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.xfail(
-    reason="the SDK keeps the first executor's run_generation in its facade fences after AttachRun, so state is refused",
-    strict=False,
-)
 async def test_i33_state_written_after_a_takeover_is_committed(rough_mesh: Mesh, caller: Client) -> None:
     agent = await caller.agent()
     steps = [{"text": "before"}, {"sleep": 5}, {"state": "abc"}, {"text": " after"}]

@@ -72,6 +72,7 @@ class HostedRun:
         self.turn = turn
         # The highest run_generation seen: an older executor is refused.
         self.generation = generation
+        self._attached = asyncio.Event()
         self.token = CancellationToken()
         self.side_effects: error_pb2.SideEffectStatus.ValueType = NO_SIDE_EFFECTS
         # Whether the provider ignored its cancellation and may still be at work.
@@ -99,6 +100,23 @@ class HostedRun:
         self._hooks: RunHooks | None = None
         # Called when the provider is done with the run.
         self.on_released: Callable[[HostedRun], None] = _nothing
+
+    def attach_executor(self, generation: int) -> None:
+        """A call of this generation came: from now on an older executor is refused (I10)."""
+        if generation > self.generation:
+            self.generation = generation
+            attached, self._attached = self._attached, asyncio.Event()
+            attached.set()
+
+    async def wait_for_another(self, generation: int, seconds: float) -> bool:
+        """Whether an executor of another generation attached within the bound."""
+        if self.generation == generation:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._attached.wait()
+            except TimeoutError:
+                return False
+        return True
 
     @property
     def finished(self) -> bool:

@@ -94,7 +94,7 @@ class RuntimeSlot:
             return None
         if fence.run_generation < run.generation:  # I10
             raise refusal.stale_lease("Another executor has taken the run.")
-        run.generation = fence.run_generation
+        run.attach_executor(fence.run_generation)
         return run
 
     def admit(
@@ -146,19 +146,19 @@ class RuntimeSlot:
             traceparent=fence.traceparent,
             deadline=deadline,
             cancellation=run.token,
-            thread=ThreadState(self._state_access(fence, turn, deadline)),
+            thread=ThreadState(self._state_access(fence, turn, run, deadline)),
             construction=self.construction,
             raw=turn,
         )
 
     def _state_access(
-        self, fence: fence_pb2.Fence, turn: runtime_pb2.TurnInput, deadline: Deadline
+        self, fence: fence_pb2.Fence, turn: runtime_pb2.TurnInput, run: HostedRun, deadline: Deadline
     ) -> StateAccess | None:
         address = next((f.address for f in self.construction.context.facades if f.audience == "state"), None)
         token = next((t.value for t in turn.tokens if t.audience == "state"), None)
         if address is None or token is None:
             return None
-        return StateAccess(self._state_stub(address), fence, token, deadline)
+        return StateAccess(self._state_stub(address), fence, run, token, deadline)
 
     async def cancel(
         self, run: HostedRun, reason: "payload_pb2.CancelReason.ValueType", grace: float
