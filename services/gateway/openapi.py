@@ -159,9 +159,7 @@ def _parameter(field: FieldDescriptor, place: str, schemas: "_Schemas") -> dict[
 
 def _answer(operation: Operation, schemas: "_Schemas") -> dict[str, Any]:
     if operation.streams:
-        text = (
-            "Frames of `id: <sequence>`, `event: <type>`, `data: <json of data>`; ends after the run's terminal event."
-        )
+        text = "Frames of `id: <sequence>`, `event: <type>`, `data: <json of data>`, or as `protocol` has them; ends after the run's terminal event."
         return {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     field = operation.response_field
     data = schemas.reference(operation.response if field is None else field.message_type)  # type: ignore[arg-type]

@@ -49,7 +49,8 @@ Success is `{"success": true, "data": …}`; failure `{"success": false, "error"
 
 An event is `{"run_id", "sequence", "event_type", "data", "created_at"}` in pages; a frame of a stream is `id: <sequence>`, `event: <type>`,
 `data: <json of data>`. An event inside a subagent is `subagent.event` with `{"namespace", "event_type", "data"}`; `subagent.started` and
-`subagent.completed` stay themselves and, inside another subagent, have its `namespace` in their data.
+`subagent.completed` stay themselves and, inside another subagent, have its `namespace` in their data. With `protocol=agui` or `custom` a stream
+shows the same log in [another encoding](stream-encodings.md).
 
 A stream starts after `Last-Event-ID`, or else after `after`, and ends after the run's terminal event; past the end of a finished run it
 ends at once, and a cursor older than what is kept is 410. Silence is filled with comments. A stream that ends without a terminal event is
