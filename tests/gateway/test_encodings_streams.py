@@ -167,6 +167,21 @@ async def test_events_that_are_not_shown_do_not_hold_back_the_keep_alive(start_g
     stream.close()
 
 
+async def test_a_page_of_the_log_with_nothing_to_show(gateway: Running) -> None:
+    run = await gateway.mesh.make_run()
+    run_id = run.record.run_id
+    await tell(gateway, run, TURN[3], *(drafts.tool_arguments("c1", "z") for _ in range(8)))
+    async with gateway.client() as client:
+        first = asyncio.create_task(read_stream(client, run_id, params={"protocol": "custom", "after": 9}))
+        await gateway.mesh.wait_watching(run_id, 1)
+        early = asyncio.create_task(read_stream(client, run_id, params={"protocol": "custom", "after": 3}))
+        await streams_active(client, 2)
+        await tell(gateway, run, *TURN[9:])
+        assert await early == await first == expected(run, "custom", 9)
+    # The page was read: the feed had nothing before 9.
+    assert gateway.mesh.counts["ListEvents"] >= 3
+
+
 async def test_restoring_outlives_a_restart_of_runs(gateway: Running) -> None:
     run = await gateway.mesh.make_run()
     await tell(gateway, run, *TURN[:5])
