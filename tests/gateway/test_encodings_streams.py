@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from adapters.sdk import events as drafts
@@ -51,6 +52,22 @@ def expected(run: ToyRun, protocol: str, after: int = 0) -> bytes:
     return b"".join(frames[after:])
 
 
+async def begin(client: httpx.AsyncClient, run: ToyRun, **params: Any) -> "asyncio.Task[bytes]":
+    """A subscriber whose answer has begun, so that it has joined the others."""
+    begun = asyncio.Event()
+
+    async def follow() -> bytes:
+        path = f"/api/v1/runs/{run.record.run_id}/events/stream"
+        async with client.stream("GET", path, params=params) as response:
+            begun.set()
+            return await response.aread()
+
+    task = asyncio.create_task(follow())
+    async with asyncio.timeout(30):
+        await begun.wait()
+    return task
+
+
 def fragment(text: str) -> payload_pb2.EventPayload:
     return payload_pb2.EventPayload(tool_arguments_delta=payload_pb2.ToolArgumentsDelta(tool_call_id="c1", delta=text))
 
@@ -72,17 +89,13 @@ async def test_i8_begun_anywhere_it_is_the_rest_of_the_whole(gateway: Running, p
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_live_subscribers_share_one_encoding_and_can_join_before_it(gateway: Running, protocol: str) -> None:
     run = await gateway.mesh.make_run()
-    run_id, params = run.record.run_id, {"protocol": protocol}
     await tell(gateway, run, *TURN[:5])
     async with gateway.client() as client:
         # The first begins in the middle of a call, so the next finds a feed that has nothing before it.
-        middle = asyncio.create_task(read_stream(client, run_id, params={**params, "after": 5}))
-        await gateway.mesh.wait_watching(run_id, 1)
-        whole = asyncio.create_task(read_stream(client, run_id, params=params))
-        early = asyncio.create_task(read_stream(client, run_id, params={**params, "after": 2}))
-        canonical = asyncio.create_task(read_stream(client, run_id))
-        await streams_active(client, 4)
-        await gateway.mesh.wait_watching(run_id, 2)
+        middle = await begin(client, run, protocol=protocol, after=5)
+        whole = await begin(client, run, protocol=protocol)
+        early = await begin(client, run, protocol=protocol, after=2)
+        canonical = await begin(client, run)
         await tell(gateway, run, *TURN[5:])
         assert await middle == expected(run, protocol, 5)
         assert await whole == expected(run, protocol)
@@ -120,10 +133,8 @@ async def test_the_start_at_a_cursor_reads_what_was_before_it_once(start_gateway
     gateway: Running = await start_gateway()
     run = await gateway.mesh.make_run()
     await gateway.mesh.emit(run, *(delta("x" * 500) for _ in range(2_500)))
-    params = {"protocol": "agui", "after": 2_400}
     async with gateway.client() as client:
-        readers = [asyncio.create_task(read_stream(client, run.record.run_id, params=params)) for _ in range(5)]
-        await streams_active(client, 5)
+        readers = await asyncio.gather(*(begin(client, run, protocol="agui", after=2_400) for _ in range(5)))
         await gateway.mesh.finish(run)
         for reader in readers:
             assert await reader == expected(run, "agui", 2_400)
@@ -169,13 +180,10 @@ async def test_events_that_are_not_shown_do_not_hold_back_the_keep_alive(start_g
 
 async def test_a_page_of_the_log_with_nothing_to_show(gateway: Running) -> None:
     run = await gateway.mesh.make_run()
-    run_id = run.record.run_id
     await tell(gateway, run, TURN[3], *(drafts.tool_arguments("c1", "z") for _ in range(8)))
     async with gateway.client() as client:
-        first = asyncio.create_task(read_stream(client, run_id, params={"protocol": "custom", "after": 9}))
-        await gateway.mesh.wait_watching(run_id, 1)
-        early = asyncio.create_task(read_stream(client, run_id, params={"protocol": "custom", "after": 3}))
-        await streams_active(client, 2)
+        first = await begin(client, run, protocol="custom", after=9)
+        early = await begin(client, run, protocol="custom", after=3)
         await tell(gateway, run, *TURN[9:])
         assert await early == await first == expected(run, "custom", 9)
     # The page was read: the feed had nothing before 9.
@@ -185,7 +193,8 @@ async def test_a_page_of_the_log_with_nothing_to_show(gateway: Running) -> None:
 async def test_restoring_outlives_a_restart_of_runs(gateway: Running) -> None:
     run = await gateway.mesh.make_run()
     await tell(gateway, run, *TURN[:5])
-    gateway.mesh.fail_reads = [HarnessError(Reason.UNAVAILABLE, "The toy is away.") for _ in range(3)]
+    # More than one call of the peer tries by itself.
+    gateway.mesh.fail_reads = [HarnessError(Reason.UNAVAILABLE, "The toy is away.") for _ in range(12)]
     async with gateway.client() as client:
         reading = asyncio.create_task(read_stream(client, run.record.run_id, params={"protocol": "agui", "after": 5}))
         await gateway.mesh.wait_watching(run.record.run_id, 1)
