@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from services.common.errors import HarnessError, Reason
 from services.gateway import metrics
 from services.gateway.envelope import Reply, failure
+from services.gateway.requests import has_body
 from services.gateway.settings import GatewaySettings
 
 CONNECTION = "harness.connection"
@@ -43,8 +44,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._head_bytes = 0
+        self._unread_bytes = 0
         self._in_head = True
+        self._deaf = False
         self._refusal: Reply | None = None
         self._head_timer: asyncio.TimerHandle | None = None
 
@@ -69,34 +71,49 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():
             return
-        if self._in_head:
-            if self._head_timer is None:
-                self._arm()
-            self._head_bytes += len(data)
+        if self._in_head and self._head_timer is None:
+            self._arm()
+        self._unread_bytes += len(data)
         super().data_received(data)
-        # The parser collects a header until its end, so what is unfinished is bounded here.
-        if self._in_head and self._head_bytes > self.limits.max_header_bytes and not self.transport.is_closing():
+        # The parser collects a header (or a trailer) until its end, so what is unfinished is bounded here.
+        if self._unread_bytes > self.limits.max_header_bytes and not self.transport.is_closing():
             self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION: Connection(self)}  # type: ignore[typeddict-item]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # The parser reports the trailers of a chunked body as headers, after the request was handed on: they are no part of its head,
+        # and must never become its credential.
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._unread_bytes = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._unread_bytes = 0
         self._disarm()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.max_header_bytes:
             self._refusal = self._head_too_large()
             raise ValueError("head too large")  # stops the parser, which reports it to data_received
+        parser: Any = self.parser
+        if parser.should_upgrade() and has_body(self.headers):
+            # The parser does not read the body of such a request, and would take what comes of it later for the next one.
+            self._refusal = _upgrade_with_body()
+            raise ValueError("upgrade with a body")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head = True
-        self._head_bytes = 0
+        self._unread_bytes = 0
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -126,10 +143,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, reply: Reply) -> None:
         self._disarm()
-        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
-            # An answer is being written: nothing may come between.
-            self.transport.abort()
-            return
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if cycle.response_started:
+                # An answer is being written: nothing may come between.
+                self.transport.abort()
+                return
+            if not cycle.more_body:
+                # The whole requests before this one still get their answers, which this refusal would be taken for; then it is closed.
+                self._deaf = True
+                cycle.keep_alive = False
+                return
         start = reply.start()
         lines = [
             STATUS_LINE[reply.status],
@@ -154,6 +178,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         # While an answer is being written the client may say what it likes; the time between two requests is uvicorn's to watch.
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
+
+
+def _upgrade_with_body() -> Reply:
+    message = "This gateway speaks HTTP/1.1 only: send a request that has a body without the header Upgrade."
+    return failure(HarnessError(Reason.INVALID_REQUEST, message), status=400, close=True)
 
 
 def bounded(settings: GatewaySettings) -> type[BoundedHttpProtocol]:

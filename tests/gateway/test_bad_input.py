@@ -195,6 +195,44 @@ async def test_what_is_no_http_is_400_in_the_envelope(small: Running) -> None:
         assert (status, body["code"]) == (400, "invalid_request")
 
 
+async def test_trailers_are_no_headers(gateway: Running) -> None:
+    """A credential after the body is none, and nothing else of a trailer is kept."""
+    body = b"2\r\n{}\r\n0\r\n" + HEAD.encode() + b"\r\n"
+    start = "POST /api/v1/runs HTTP/1.1\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n"
+    status, _, answer = parts(await exchange(gateway.port, f"{start}\r\n".encode() + body))
+    assert (status, answer["code"]) == (401, "unauthenticated")
+    # Sent twice, one of them in the trailer: the head alone counts.
+    status, _, answer = parts(await exchange(gateway.port, f"{start}{HEAD}\r\n".encode() + body))
+    assert (status, answer["code"]) == (422, "invalid_request")
+
+
+async def test_i35_a_trailer_without_an_end_is_431(small: Running) -> None:
+    head = f"POST /api/v1/runs HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", small.port)
+    writer.write(head.encode())
+    await reader.readuntil(b"100 Continue\r\n\r\n")
+    writer.write(b"0\r\nX-Trailer: " + b"x" * 3000)
+    async with asyncio.timeout(30):
+        status, _, _ = parts(await reader.read())
+    writer.close()
+    assert status == 431
+
+
+async def test_a_body_behind_an_upgrade_is_never_read_as_a_request(gateway: Running) -> None:
+    inner = f"GET /healthz HTTP/1.1\r\n{HEAD}\r\n"
+    head = f"POST /api/v1/runs HTTP/1.1\r\n{HEAD}Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: {len(inner)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(head.encode())
+    answer = await reader.read()
+    status, fields, body = parts(answer)
+    assert (status, body["code"], fields["connection"]) == (400, "invalid_request", "close")
+    assert "Upgrade" in body["error"]
+    writer.close()
+    # Without a body the offer is declined by ignoring it.
+    offer = f"GET /healthz HTTP/1.1\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n{HEAD}\r\n"
+    assert parts(await exchange(gateway.port, offer.encode()))[0] == 200
+
+
 # --- paths, parameters, cursors ---
 
 
@@ -485,6 +523,13 @@ async def test_pipelined_requests_are_answered_in_order(gateway: Running) -> Non
     answer = await exchange(gateway.port, (one + two).encode())
     assert answer.count(b"HTTP/1.1 200 OK") == 2
     assert answer.index(b'"harness_id":"toy"') < answer.index(b'"status":"ok"')
+
+
+async def test_what_is_no_http_is_not_the_answer_to_the_request_before_it(gateway: Running) -> None:
+    good = f"GET /healthz HTTP/1.1\r\n{HEAD}\r\n"
+    answer = await exchange(gateway.port, (good * 2 + "BAD\r\n\r\n").encode())
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert answer.count(b"HTTP/1.1") == 2
 
 
 async def test_events_are_not_lost_on_a_client_that_sends_garbage_meanwhile(gateway: Running) -> None:
