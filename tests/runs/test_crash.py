@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -89,6 +91,23 @@ async def first(caller: Client, run_id: str, count: int) -> list[event_pb2.Event
             break
     await stream.aclose()
     return events
+
+
+async def test_i9_the_log_begins_as_ever_when_its_first_executor_died_before_the_first_append(
+    rough_mesh: Mesh, caller: Client
+) -> None:
+    agent = await caller.agent()
+    run = await caller.start(agent, {"script": [{"sleep": 3}, {"text": "late"}]}, "c")
+    await caller.seen(run.run_id, "run_started")
+    rough_mesh.runs.end(KILL)
+    # As if the append had not come through: the runtime has the run, the log has nothing of it.
+    with closing(sqlite3.connect(rough_mesh.folder / "runs.sqlite3", isolation_level=None)) as store:
+        assert store.execute("DELETE FROM segments WHERE run_id = ?", (run.run_id,)).rowcount
+    rough_mesh.runs.start()
+    events = await caller.events(run.run_id)
+    assert one_terminal(events) == "run_completed"
+    assert text(events) == "late"
+    assert events[0].payload.run_started.adapter_version
 
 
 async def test_i33_sigterm_hands_running_runs_over_and_exits_0(rough_mesh: Mesh, caller: Client) -> None:
