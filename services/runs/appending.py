@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from services.common.ids import new_nonce
 from services.common.logs import get_logger
-from services.common.store import StoreFull, StoreUnavailable
+from services.common.store import StoreError, StoreUnavailable
 from services.runs.log import BrokenLog, DuplicateSegment, SegmentHeader, SegmentLog
 from services.runs.segment import Segment
 from services.runs.segmenting import Packed, Packer, Tail
@@ -122,7 +122,7 @@ class RunAppender:
                 self._room.set()
                 if not self._draining and not self._packer.has_full_segment:
                     break
-        except (Fenced, BrokenLog, StoreFull) as failure:
+        except (Fenced, BrokenLog, StoreError) as failure:
             self._failure = failure
             self._room.set()
             self._on_failure()

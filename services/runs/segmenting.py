@@ -156,12 +156,17 @@ class Packer:
         run_id, accept, add = self._run_id, self._lifecycle.accept, self._events.events.add
         for draft in drafts[skip:] if skip else drafts:
             kind = draft.payload.WhichOneof("kind")
-            if kind in _WATCHED and (stop := self._watched(kind, draft)) is not None:
+            watched = kind in _WATCHED
+            if watched and (stop := self._stop_at(kind, draft)) is not None:
                 return stop
+            # A segment that ends before this draft says what was open before it.
+            opened = self._lifecycle.open_state() if careful else None
             accepted = accept(draft)
-            if careful:
-                self._make_room(accepted)
+            if opened is not None:
+                self._make_room(accepted, opened)
                 add = self._events.events.add
+            if watched:
+                self._note_effects(draft)
             sequence = self._sequence
             for event in accepted:
                 sequence += 1
@@ -211,22 +216,24 @@ class Packer:
         self._full_bytes -= len(packed.packed)
         return packed
 
-    def _watched(self, kind: str, draft: event_pb2.EventDraft) -> Stop | None:
+    def _stop_at(self, kind: str, draft: event_pb2.EventDraft) -> Stop | None:
         if kind == _TOOL_DONE:
-            succeeded = draft.payload.tool_completed.outcome == payload_pb2.TOOL_OUTCOME_SUCCESS
-            self._effects_known = self._effects_known or succeeded
             return None
         if kind == _SESSION:
             self._lifecycle.accept(draft)
             return Stop.SESSION
         return Stop.INTERRUPT if kind == _INTERRUPT else Stop.TERMINAL
 
-    def _make_room(self, accepted: tuple[event_pb2.EventDraft, ...]) -> None:
+    def _note_effects(self, completed: event_pb2.EventDraft) -> None:
+        if completed.payload.tool_completed.outcome == payload_pb2.TOOL_OUTCOME_SUCCESS:
+            self._effects_known = True
+
+    def _make_room(self, accepted: tuple[event_pb2.EventDraft, ...], opened: OpenState) -> None:
         size = sum(event.ByteSize() + EVENT_OVERHEAD for event in accepted)
         if size > MAX_OFFSET_BYTES:  # I35
             raise ProtocolViolation(7, "too_large", f"one draft is over {MAX_OFFSET_BYTES} bytes")
         if self._bytes + size > TARGET_SEGMENT_BYTES:
-            self._close_segment()
+            self._close_segment(opened=opened)
         self._bytes += size
 
     def _add(self, event: event_pb2.EventDraft, time: Timestamp) -> None:
@@ -241,7 +248,9 @@ class Packer:
             payload=event.payload,
         )
 
-    def _close_segment(self, terminal_status: str = "", error_code: str = "") -> None:
+    def _close_segment(
+        self, terminal_status: str = "", error_code: str = "", *, opened: OpenState | None = None
+    ) -> None:
         self._bytes = 0
         if not self._events.events:
             return
@@ -251,7 +260,7 @@ class Packer:
             last_sequence=self._sequence,
             through_offset=self._offset,
             effects_known=self._effects_known,
-            opened=self._lifecycle.open_state(),
+            opened=self._lifecycle.open_state() if opened is None else opened,
             terminal_status=terminal_status,
             error_code=error_code,
         )

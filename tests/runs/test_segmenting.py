@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import orjson
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.sdk.lifecycle import ProtocolViolation
+from adapters.sdk.lifecycle import DEFAULT_LIMITS, ProtocolViolation
 from harness.common.v1 import error_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.run.v1 import run_service_pb2
-from services.runs.log.port import SegmentHeader
+from services.runs.log.port import MAX_HEADER_BYTES, SegmentHeader
 from services.runs.segmenting import MAX_OFFSET_BYTES, TARGET_SEGMENT_BYTES, Packed, Packer, Stop, Tail
 
 TIME = Timestamp(seconds=1)
@@ -40,6 +41,22 @@ def tool(call_id: str) -> event_pb2.EventDraft:
 def tool_done(call_id: str) -> event_pb2.EventDraft:
     completed = payload_pb2.ToolCompleted(tool_call_id=call_id, outcome=payload_pb2.TOOL_OUTCOME_SUCCESS)
     return event_pb2.EventDraft(payload=payload_pb2.EventPayload(tool_completed=completed))
+
+
+def subagent(namespace: Sequence[str], agent_id: str) -> event_pb2.EventDraft:
+    opened = payload_pb2.SubagentStarted(agent_id=agent_id, parent_tool_call_id="p")
+    return event_pb2.EventDraft(namespace=namespace, payload=payload_pb2.EventPayload(subagent_started=opened))
+
+
+def tool_in(namespace: Sequence[str], call_id: str) -> event_pb2.EventDraft:
+    draft = tool(call_id)
+    draft.namespace.extend(namespace)
+    return draft
+
+
+def arguments(namespace: Sequence[str], call_id: str, fragment: str) -> event_pb2.EventDraft:
+    delta = payload_pb2.ToolArgumentsDelta(tool_call_id=call_id, delta=fragment)
+    return event_pb2.EventDraft(namespace=namespace, payload=payload_pb2.EventPayload(tool_arguments_delta=delta))
 
 
 def completed() -> event_pb2.EventDraft:
@@ -185,6 +202,40 @@ def test_a_long_delta_is_split_and_stands_in_one_segment() -> None:
     assert all(len(packed.packed) <= TARGET_SEGMENT_BYTES for packed in segments)
     assert [packed.tail.through_offset for packed in segments] == [16, 17]
     assert "".join(event.payload.content_delta.text for event in events(segments[1:])) == text
+
+
+def test_i7_a_full_segment_says_what_was_open_before_the_draft_that_did_not_fit() -> None:
+    packer = started(Packer("r", Tail()))
+    text = "x" * 60_000
+    drafts = [content(text) for _ in range(TARGET_SEGMENT_BYTES // 60_000)]
+    filler = content("y" * (TARGET_SEGMENT_BYTES - 60_096 * len(drafts) - 2_000))
+    large = tool("t1")
+    large.payload.tool_started.arguments.update({"text": text})
+    packer.pack(batch(1, *drafts, filler, large, tool_done("t1"), content("z", "m2")), TIME)
+    first, *_ = taken(packer)
+    assert first.tail.through_offset == len(drafts) + 1
+    assert not first.tail.opened.calls
+    assert not first.tail.effects_known
+    # What the next executor is sent again is taken as if for the first time.
+    follower = Packer("r", Tail.of(stored(first)))
+    assert follower.pack(batch(first.tail.through_offset + 1, large, tool_done("t1")), TIME) is None
+
+
+def test_i35_all_that_may_be_open_in_a_run_fits_into_a_header() -> None:
+    limits = DEFAULT_LIMITS
+    packer = started(Packer("r", Tail()))
+    name = "n" * 120
+    path = [f"{name}{depth}" for depth in range(limits.namespace_depth)]
+    drafts = [subagent(path[:depth], path[depth]) for depth in range(limits.namespace_depth)]
+    drafts += [tool_in(path, f"{name}c{number}") for number in range(limits.open_calls)]
+    # Nothing takes more room as JSON than what has to be escaped.
+    quotes = '"' * limits.delta_bytes
+    fragments = limits.open_arguments_bytes // limits.delta_bytes
+    drafts += [arguments(path, f"{name}c{number}", quotes) for number in range(fragments)]
+    packer.pack(batch(1, *drafts), TIME)
+    state = taken(packer)[-1].tail.state("i")
+    assert sum(len(call[2]) for call in state["open"]["calls"]) == limits.open_arguments_bytes
+    assert len(orjson.dumps(state)) < MAX_HEADER_BYTES
 
 
 def test_metadata_alone_never_fills_the_reader_up() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-MAX_HEADER_BYTES: Final = 256 << 10
-"""Bound of a header's `state` as JSON."""
+MAX_HEADER_BYTES: Final = 2 << 20
+"""Bound of a header's `state` as JSON: more than all that can be open in a run takes, the arguments of open tool calls written out."""
 MAX_SEGMENT_BYTES: Final = 4 << 20
 """Bound of the packed events of one segment."""
 MAX_READ_BYTES: Final = 16 << 20
