@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,10 +79,12 @@ class Clearer:
             return
         try:
             plan = await self._plan(binding)
-            await self._close_session(binding, plan)
-            await placing.release_runtime(self._engine, binding, plan)
         except HarnessError as error:
-            _log.warning("runtime_not_released", binding_id=binding.binding_id, reason=error.reason.value)
+            _log.warning("plan_not_found", binding_id=binding.binding_id, reason=error.reason.value)
+            return
+        # I29: a provider that cannot be reached keeps nobody's sandbox alive.
+        await _attempted("session_not_closed", binding, self._close_session(binding, plan))
+        await _attempted("runtime_not_released", binding, placing.release_runtime(self._engine, binding, plan))
 
     async def _plan(self, binding: Binding) -> Plan:
         pin = binding.pin
@@ -97,4 +100,12 @@ class Clearer:
         )
         if plan.profile.HasField("profile_settings"):
             request.profile_settings.CopyFrom(plan.profile.profile_settings)
-        await self._engine.runtimes.close_session(plan.profile.adapter_address, request, CLOSE_SECONDS)
+        host = plan.host(plan.profile.adapter_address)
+        await self._engine.runtimes.close_session(host, request, CLOSE_SECONDS)
+
+
+async def _attempted(failure: str, binding: Binding, work: Awaitable[None]) -> None:
+    try:
+        await work
+    except HarnessError as error:
+        _log.warning(failure, binding_id=binding.binding_id, reason=error.reason.value)

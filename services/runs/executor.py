@@ -21,6 +21,7 @@ from services.runs.engine import fence_of
 from services.runs.following import Following
 from services.runs.held import End, EngineEnd, Halt, HeldRun, RuntimeEnd
 from services.runs.intent import CancelReason, Failure, Intent
+from services.runs.keeping import keep_sandbox
 from services.runs.patience import patiently
 from services.runs.plan import Plan
 from services.runs.prompt import PromptTooLarge
@@ -43,6 +44,7 @@ class Executor:
         self._engine = held.engine
         self._placed: asyncio.Task[tuple[Issued, Plan]] | None = None
         self._recorded: asyncio.Task[None] | None = None
+        self._kept: asyncio.Task[None] | None = None
         self._following: Following | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.released: Binding | None = None
@@ -142,13 +144,17 @@ class Executor:
     async def _work(self, binding: Binding) -> End:
         held = self._held
         if held.run.issued is not None and held.run.run_generation > 1:
+            issued = held.run.issued
             self._watch_deadline()
-            self._following = Following(held, held.run.issued)
+            self._keep_sandbox(issued)
+            self._following = Following(held, issued, await held.host(issued))
             return await self._following.from_last_durable()
         issued, plan = await self._resolve(binding)
         await self._issue(issued, plan)
         self._recorded = asyncio.create_task(self._record_runtime(binding, issued))
-        self._following = Following(held, issued)
+        if plan.in_sandbox:
+            self._keep_sandbox(issued)
+        self._following = Following(held, issued, plan.host(issued.address))
         return await self._following.from_start(plan)
 
     async def _resolve(self, binding: Binding) -> tuple[Issued, Plan]:
@@ -180,6 +186,9 @@ class Executor:
         if deadline_at is not None:
             seconds = max(0.0, deadline_at / 1000 - self._engine.clock.wall())
             self._deadline = asyncio.get_running_loop().call_later(seconds, self._held.halt, Halt.DEADLINE)
+
+    def _keep_sandbox(self, issued: Issued) -> None:
+        self._kept = asyncio.create_task(keep_sandbox(self._held, issued))
 
     async def _record_runtime(self, binding: Binding, issued: Issued) -> None:
         if binding.HasField("runtime_ref") and binding.runtime_ref.incarnation == issued.incarnation:
@@ -246,7 +255,7 @@ class Executor:
         fence = fence_of(held.run, issued.runtime_generation)
         try:
             seconds = self._engine.settings.cancel_grace_seconds
-            return await self._engine.runtimes.cancel(issued.address, fence, reason, seconds)
+            return await self._engine.runtimes.cancel(await held.host(issued), fence, reason, seconds)
         except HarnessError as error:
             _log.info("runtime_not_cancelled", run_id=held.run_id, reason=error.reason.value)
             return error_pb2.SIDE_EFFECT_STATUS_UNSPECIFIED
@@ -294,6 +303,7 @@ class Executor:
             await self._following.close()
         await _cancelled(self._placed)
         await _cancelled(self._recorded)
+        await _cancelled(self._kept)
 
 
 async def _cancelled(task: asyncio.Task[object] | None) -> None:

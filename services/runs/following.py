@@ -15,6 +15,7 @@ from services.runs.appending import MAX_PENDING_BYTES
 from services.runs.clients.runtime import Batches, code_of
 from services.runs.engine import fence_of
 from services.runs.held import End, EngineEnd, HeldRun, RuntimeEnd
+from services.runs.host import Host
 from services.runs.patience import patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued
@@ -28,16 +29,18 @@ ACK_EVENTS: Final = 2_048
 ACK_BYTES: Final = 2 << 20
 ACK_SECONDS: Final = 5.0
 REATTACH_PAUSE_SECONDS: Final = 0.1
-_BROKEN: Final = frozenset({Reason.UNAVAILABLE, Reason.CANCELLED, Reason.INTERNAL})
+_BROKEN: Final = frozenset({Reason.UNAVAILABLE, Reason.CANCELLED, Reason.INTERNAL, Reason.UNAUTHENTICATED})
+"""Refused credentials are among them: after a takeover ours may not be known yet."""
 _log = get_logger(__name__)
 
 
 class Following:
     """The stream of one run from the runtime it was issued to, and the acknowledgements back."""
 
-    def __init__(self, held: HeldRun, issued: Issued) -> None:
+    def __init__(self, held: HeldRun, issued: Issued, host: Host) -> None:
         self._held = held
         self._issued = issued
+        self._host = host
         self._acknowledged = held.appender.durable_offset
         self._acknowledged_bytes = held.appender.durable_bytes
         self._acknowledging: asyncio.Task[None] | None = None
@@ -49,7 +52,6 @@ class Following:
 
     async def from_last_durable(self) -> End:
         """Follow a run that an earlier executor started, from the last durable offset on."""
-        await self._begin_empty_log()
         return await self._follow(self._attach())
 
     def acknowledge_if_due(self, *, at_least: int = ACK_EVENTS) -> None:
@@ -77,15 +79,7 @@ class Following:
         # Alone if the runtime stays silent; else it stands in the first segment with what came first.
         asyncio.get_running_loop().call_later(FIRST_EVENT_SECONDS, held.appender.kick)
         held.may_have_started = True
-        return held.engine.runtimes.start(self._issued.address, request)
-
-    async def _begin_empty_log(self) -> None:
-        """Issue and follow 2: `run.started` comes first, also when the executor that started the run died before its first append."""
-        held, engine = self._held, self._held.engine
-        if held.packer.last_sequence == 0:
-            plan = await patiently(engine.clock, engine.settings.reattach_seconds, held.plan)
-            held.begin_log(plan.profile.descriptor.adapter_version)
-            held.appender.kick()
+        return held.engine.runtimes.start(self._host, request)
 
     def _attach(self) -> Batches:
         request = runtime_service_pb2.AttachRunRequest(
@@ -93,7 +87,7 @@ class Following:
             incarnation=self._issued.incarnation,
             after_offset=self._held.appender.durable_offset,
         )
-        return self._held.engine.runtimes.attach(self._issued.address, request)
+        return self._held.engine.runtimes.attach(self._host, request)
 
     async def _follow(self, batches: Batches) -> End:
         held, give_up_at = self._held, 0.0
@@ -116,7 +110,8 @@ class Following:
         if code in ("incarnation_mismatch", "runtime_unknown"):
             return held.failed(ending.RUNTIME_GONE)
         if code == "run_unknown":
-            if held.packer.offset:
+            # A process that is there and will not begin the run is asked again for a while only (I9).
+            if held.packer.offset or not may_retry:
                 return held.failed(ending.RUNTIME_GONE)
             # Issued to a process that is there and never heard of the run: it is started there.
             return self._start(await held.plan())
@@ -126,6 +121,7 @@ class Following:
             return held.failed(ending.RUNTIME_GONE)
         await held.appender.drain()
         await asyncio.sleep(REATTACH_PAUSE_SECONDS)
+        self._host = await held.host(self._issued)
         return self._attach()
 
     async def _consume(self, batches: Batches) -> End:
@@ -161,14 +157,19 @@ class Following:
             revision = binding.session_revision  # recorded by an earlier turn
         else:
             fence = fence_of(held.run, self._issued.runtime_generation)
-            revision = await held.engine.sessions.record_native_session(fence, draft.native_session_id)
+            engine = held.engine
+            revision = await patiently(
+                engine.clock,
+                engine.settings.commit_seconds,
+                lambda: engine.sessions.record_native_session(fence, draft.native_session_id),
+            )
         held.packer.session_updated(revision, held.engine.stamp())
 
     async def _acknowledge(self) -> None:
         held, offset, size = self._held, self._held.appender.durable_offset, self._held.appender.durable_bytes
         fence = fence_of(held.run, self._issued.runtime_generation)
         try:
-            await held.engine.runtimes.acknowledge(self._issued.address, fence, offset, ACK_SECONDS)
+            await held.engine.runtimes.acknowledge(self._host, fence, offset, ACK_SECONDS)
         except HarnessError as error:
             # A later one says the same and more.
             _log.info("not_acknowledged", run_id=held.run_id, reason=error.reason.value)

@@ -8,15 +8,17 @@ from enum import Enum
 
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.run.v1 import run_service_pb2
+from services.common.errors import HarnessError
 from services.runs import intent
 from services.runs.appending import Fenced, RunAppender
 from services.runs.clients.sessions import Binding
 from services.runs.committing import Committed
 from services.runs.engine import Engine
+from services.runs.host import Host
 from services.runs.intent import Failure, Intent
 from services.runs.lease import HeldLease
 from services.runs.plan import Plan
-from services.runs.run import Run, Status
+from services.runs.run import Issued, Run, Status
 from services.runs.segmenting import Packer, Tail
 from services.runs.store import Decide
 
@@ -100,6 +102,13 @@ class HeldRun:
             profile = await self.engine.catalog.profile(self.run.harness_id, self.run.profile_id)
             self._plan = Plan(version, profile)
         return self._plan
+
+    async def host(self, issued: Issued) -> Host:
+        """How the run's runtime is called; without a credential while nobody can say which."""
+        try:
+            return (await self.plan()).host(issued.address)
+        except HarnessError:
+            return Host(issued.address)
 
     def planned(self, plan: Plan) -> None:
         """The plan is known already, or known better."""

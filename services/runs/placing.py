@@ -57,7 +57,7 @@ async def _create(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Iss
     incarnation = await patiently(
         engine.clock,
         engine.settings.reattach_seconds,
-        lambda: engine.runtimes.create(address, fence, context, engine.settings.runtime_start_seconds),
+        lambda: engine.runtimes.create(plan.host(address), fence, context, engine.settings.runtime_start_seconds),
     )
     return Issued(address, incarnation, binding.runtime_generation)
 
@@ -94,4 +94,5 @@ async def release_runtime(engine: Engine, binding: Binding, plan: Plan) -> None:
     if plan.in_sandbox:
         await engine.runtimes.release_sandbox(fence, engine.settings.runtime_start_seconds)
     elif binding.HasField("runtime_ref"):
-        await engine.runtimes.clean_up(binding.runtime_ref.address, fence, engine.settings.runtime_start_seconds)
+        host = plan.host(binding.runtime_ref.address)
+        await engine.runtimes.clean_up(host, fence, engine.settings.runtime_start_seconds)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import SecretStr
+
 from harness.adapter.v1 import descriptor_pb2
 from harness.catalog.v1 import agent_pb2, resolution_service_pb2
 from harness.common.v1 import blueprint_pb2, capability_token_pb2, placement_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
+from services.runs.host import Host
 
 DEFAULT_RUN_SECONDS: Final = 900
 MAX_RUN_SECONDS: Final = 86_400
@@ -52,6 +55,12 @@ class Plan:
         if strategy == descriptor_pb2.THREAD_STATE_STRATEGY_REMOTE_MANAGED:
             return payload_pb2.THREAD_DURABILITY_REMOTE
         return payload_pb2.THREAD_DURABILITY_DURABLE
+
+    def host(self, address: str) -> Host:
+        """How a runtime at this address is called."""
+        token = self.profile.adapter_token
+        # I28: the credential of the profile's host goes to that host alone, never to where an earlier one was.
+        return Host(address, SecretStr(token) if token and address == self.profile.adapter_address else None)
 
     def runtime_context(self, native_session_id: str, state_facade: str) -> runtime_pb2.RuntimeContext:
         """What holds for the life of the binding's runtime."""

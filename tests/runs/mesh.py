@@ -141,6 +141,10 @@ class Mesh:
         }
         return self._part(name, ["-m", "services.runs"], {**environment, **self.settings, **settings})
 
+    def service_part(self, name: str, environment: dict[str, Any]) -> Part:
+        """Another service of the mesh; whoever asks for it starts and ends it."""
+        return self._part(name, ["-m", f"services.{name}"], environment)
+
     def address(self, name: str) -> str:
         """Where a part listens."""
         return f"unix:{self.folder}/{name}.sock"
@@ -358,18 +362,26 @@ class Client:
         response = await self._sessions.call(self._bindings.BeginClear, request, subject=self.subject)
         assert response.closing
 
-    async def reserve(self, agent_id: str, conversation: str, run_id: str, key: str) -> binding_pb2.Binding:
-        """Reserve the slot and store nothing, as a start that dies half-way."""
+    async def reserve(
+        self,
+        agent_id: str,
+        conversation: str,
+        run_id: str,
+        key: str,
+        policy: binding_pb2.ConflictPolicy.ValueType = binding_pb2.CONFLICT_POLICY_REJECT,
+        outcome: session_service_pb2.ReserveOutcome.ValueType = session_service_pb2.RESERVE_OUTCOME_GRANTED,
+    ) -> binding_pb2.Binding:
+        """Reserve the slot, or a place before it, and store nothing, as a start that dies half-way."""
         request = session_service_pb2.ReserveTurnRequest(
             agent_id=agent_id,
             conversation_id=conversation,
             run_id=run_id,
             request_key=key,
             pin=binding_pb2.AgentPin(agent_version=1, harness_id="reference", profile_id="faults"),
-            on_conflict=binding_pb2.CONFLICT_POLICY_REJECT,
+            on_conflict=policy,
         )
         response = await self._sessions.call(self._bindings.ReserveTurn, request, subject=self.subject)
-        assert response.outcome == session_service_pb2.RESERVE_OUTCOME_GRANTED
+        assert response.outcome == outcome
         return response.binding
 
 

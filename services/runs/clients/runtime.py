@@ -19,6 +19,7 @@ from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2, sandbox_service_p
 from services.common.channels import Peer, connect
 from services.common.errors import HarnessError, Reason
 from services.common.status import CODE_KEY
+from services.runs.host import Host
 
 MAX_PEERS: Final = 1_024
 """Channels kept open; idle ones are closed first, ones in use never."""
@@ -39,28 +40,26 @@ class _Dialled:
 
 
 class RuntimeClient:
-    """Calls to runtimes by address. Every call raises `HarnessError`; a code outside our table is in its metadata under `code`."""
+    """Calls to runtimes by their hosts. Every call raises `HarnessError`; a code outside our table is in its metadata under `code`."""
 
     def __init__(self, sandbox: Peer | None) -> None:
         self._sandbox = sandbox
         self._sandboxes = None if sandbox is None else sandbox_service_pb2_grpc.SandboxServiceStub(sandbox.channel)
-        self._dialled: OrderedDict[str, _Dialled] = OrderedDict()
+        self._dialled: OrderedDict[Host, _Dialled] = OrderedDict()
 
     async def create(
-        self, address: str, fence: fence_pb2.Fence, context: runtime_pb2.RuntimeContext, timeout: float
+        self, host: Host, fence: fence_pb2.Fence, context: runtime_pb2.RuntimeContext, timeout: float
     ) -> str:
         """Make the binding's runtime in an adapter host, or find it; the incarnation of the host."""
         request = adapter_service_pb2.CreateRuntimeRequest(fence=fence, context=context)
         response: adapter_service_pb2.CreateRuntimeResponse = await self._call(
-            address, "adapter", "CreateRuntime", request, timeout
+            host, "adapter", "CreateRuntime", request, timeout
         )
         return response.incarnation
 
-    async def close_session(
-        self, address: str, request: adapter_service_pb2.CloseSessionRequest, timeout: float
-    ) -> None:
+    async def close_session(self, host: Host, request: adapter_service_pb2.CloseSessionRequest, timeout: float) -> None:
         """End the provider's native session. Idempotent."""
-        await self._call(address, "adapter", "CloseSession", request, timeout)
+        await self._call(host, "adapter", "CloseSession", request, timeout)
 
     async def acquire_sandbox(
         self, request: sandbox_service_pb2.AcquireSandboxRequest, timeout: float
@@ -70,44 +69,49 @@ class RuntimeClient:
         response = await peer.call(stub.AcquireSandbox, request, timeout=timeout)
         return response.lease
 
+    async def renew_sandbox(self, fence: fence_pb2.Fence, timeout: float) -> None:
+        """Let the idle time of the binding's sandbox start anew."""
+        peer, stub = self._sandbox_service()
+        await peer.call(stub.RenewSandbox, sandbox_service_pb2.RenewSandboxRequest(fence=fence), timeout=timeout)
+
     async def release_sandbox(self, fence: fence_pb2.Fence, timeout: float) -> None:
         """Destroy the binding's sandbox of this generation and older ones. Idempotent."""
         peer, stub = self._sandbox_service()
         await peer.call(stub.ReleaseSandbox, sandbox_service_pb2.ReleaseSandboxRequest(fence=fence), timeout=timeout)
 
-    async def start(self, address: str, request: runtime_service_pb2.StartRunRequest) -> Batches:
+    async def start(self, host: Host, request: runtime_service_pb2.StartRunRequest) -> Batches:
         """Start the turn and follow its drafts."""
-        async with aclosing(self._stream(address, "StartRun", request)) as responses:
+        async with aclosing(self._stream(host, "StartRun", request)) as responses:
             async for response in responses:
                 yield response.batch
 
-    async def attach(self, address: str, request: runtime_service_pb2.AttachRunRequest) -> Batches:
+    async def attach(self, host: Host, request: runtime_service_pb2.AttachRunRequest) -> Batches:
         """Follow a run that was started earlier, after the last durable offset."""
-        async with aclosing(self._stream(address, "AttachRun", request)) as responses:
+        async with aclosing(self._stream(host, "AttachRun", request)) as responses:
             async for response in responses:
                 if response.HasField("batch"):
                     yield response.batch
 
-    async def acknowledge(self, address: str, fence: fence_pb2.Fence, through_offset: int, timeout: float) -> None:
+    async def acknowledge(self, host: Host, fence: fence_pb2.Fence, through_offset: int, timeout: float) -> None:
         """The runtime may forget drafts up to this offset."""
         request = runtime_service_pb2.AckRunRequest(fence=fence, through_offset=through_offset)
-        await self._call(address, "runtime", "AckRun", request, timeout)
+        await self._call(host, "runtime", "AckRun", request, timeout)
 
     async def cancel(
-        self, address: str, fence: fence_pb2.Fence, reason: payload_pb2.CancelReason.ValueType, timeout: float
+        self, host: Host, fence: fence_pb2.Fence, reason: payload_pb2.CancelReason.ValueType, timeout: float
     ) -> error_pb2.SideEffectStatus.ValueType:
         """Stop the run wherever it stands; what the runtime says may have happened outside."""
         request = runtime_service_pb2.CancelRunRequest(fence=fence, reason=reason)
         request.grace.FromMilliseconds(int(timeout * 800))
         response: runtime_service_pb2.CancelRunResponse = await self._call(
-            address, "runtime", "CancelRun", request, timeout
+            host, "runtime", "CancelRun", request, timeout
         )
         return response.side_effect_status
 
-    async def clean_up(self, address: str, fence: fence_pb2.Fence, timeout: float) -> None:
+    async def clean_up(self, host: Host, fence: fence_pb2.Fence, timeout: float) -> None:
         """Release everything the runtime holds. Idempotent."""
         request = runtime_service_pb2.CleanupRequest(fence=fence)
-        await self._call(address, "runtime", "Cleanup", request, timeout)
+        await self._call(host, "runtime", "Cleanup", request, timeout)
 
     async def close(self) -> None:
         """Close every channel."""
@@ -123,15 +127,15 @@ class RuntimeClient:
             )
         return self._sandbox, self._sandboxes
 
-    async def _call(self, address: str, kind: str, method: str, request: Any, timeout: float) -> Any:
-        dialled = self._use(address)
+    async def _call(self, host: Host, kind: str, method: str, request: Any, timeout: float) -> Any:
+        dialled = self._use(host)
         try:
             return await dialled.peer.call(getattr(getattr(dialled, kind), method), request, timeout=timeout)
         finally:
             await self._leave(dialled)
 
-    async def _stream(self, address: str, method: str, request: Any) -> AsyncGenerator[Any]:
-        dialled = self._use(address)
+    async def _stream(self, host: Host, method: str, request: Any) -> AsyncGenerator[Any]:
+        dialled = self._use(host)
         try:
             # No timeout: the run's own deadline ends it, and a dead peer is found by the channel's keepalive.
             async with aclosing(
@@ -142,11 +146,11 @@ class RuntimeClient:
         finally:
             await self._leave(dialled)
 
-    def _use(self, address: str) -> _Dialled:
-        dialled = self._dialled.get(address)
+    def _use(self, host: Host) -> _Dialled:
+        dialled = self._dialled.get(host)
         if dialled is None:
-            dialled = self._dialled[address] = _Dialled(connect(address))
-        self._dialled.move_to_end(address)
+            dialled = self._dialled[host] = _Dialled(connect(host.address, host.credential))
+        self._dialled.move_to_end(host)
         dialled.users += 1
         return dialled
 
@@ -154,7 +158,7 @@ class RuntimeClient:
         dialled.users -= 1
         if len(self._dialled) <= MAX_PEERS:
             return
-        idle = next((address for address, other in self._dialled.items() if not other.users), None)
+        idle = next((host for host, other in self._dialled.items() if not other.users), None)
         if idle is not None:
             await self._dialled.pop(idle).peer.close()
 

@@ -1,0 +1,72 @@
+"""Runtimes that ask for a credential, and runtimes whose sandbox ends when nobody uses it (I28, I29)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+
+from harness.run.v1 import run_pb2
+from tests.runs.mesh import KILL, Client, Mesh
+
+CREDENTIAL = "canary-credential-of-the-adapter"
+IDLE_SECONDS = 3
+
+
+@pytest.fixture(scope="module")
+def guarded_mesh() -> Iterator[Mesh]:
+    """A mesh whose adapter host asks for a credential, and which has a sandbox service."""
+    mesh = Mesh()
+    mesh.reference.environment["HARNESS_ADAPTER_TOKEN"] = CREDENTIAL
+    (mesh.folder / "credential").write_text(CREDENTIAL)
+    config = yaml.safe_load((mesh.folder / "harness.yaml").read_text())
+    config["adapters"][0]["token_file"] = str(mesh.folder / "credential")
+    sandbox = {"worker_module": "adapters.reference", "isolation": "none", "idle_seconds": IDLE_SECONDS}
+    config["adapters"][0]["profiles"].append({"id": "sandboxed", "placement": "sandbox_pod", "sandbox": sandbox})
+    (mesh.folder / "harness.yaml").write_text(yaml.safe_dump(config))
+    sandboxes = mesh.service_part("sandbox", {"HARNESS_CATALOG_ADDRESS": mesh.address("catalog")})
+    mesh.runs.environment["HARNESS_SANDBOX_ADDRESS"] = mesh.address("sandbox")
+    mesh.start()
+    try:
+        sandboxes.start()
+        yield mesh
+    finally:
+        if sandboxes.process is not None:
+            sandboxes.end()
+        mesh.close()
+
+
+@pytest.fixture
+def caller(guarded_mesh: Mesh, clients: Callable[..., Client]) -> Client:
+    return clients(guarded_mesh)
+
+
+async def test_i28_a_host_is_called_with_its_own_credential_and_none_reaches_a_log(
+    guarded_mesh: Mesh, caller: Client
+) -> None:
+    agent = await caller.agent()
+    ended = await caller.start(agent, {"n": 3})
+    assert (await caller.kinds(ended.run_id))[-1] == "run_completed"
+    hanging = await caller.start(agent, {"script": [{"text": "begun"}, {"hang": True}]}, "talk")
+    await caller.seen(hanging.run_id, "content_delta")
+    assert (await caller.cancel(hanging.run_id)).status == run_pb2.RUN_STATUS_CANCELLED
+    assert (await caller.clear(agent, "talk")).cleared
+    for log in guarded_mesh.folder.glob("*.log"):
+        assert CREDENTIAL not in log.read_text()
+        assert "not_released" not in log.read_text()
+        assert "not_cancelled" not in log.read_text()
+
+
+async def test_i9_a_run_on_a_host_with_a_credential_is_taken_over(guarded_mesh: Mesh, caller: Client) -> None:
+    agent = await caller.agent()
+    run = await caller.start(agent, {"script": [{"text": "one"}, {"sleep": 4}, {"text": "two"}]})
+    await caller.seen(run.run_id, "content_delta")
+    guarded_mesh.runs.restart(KILL)
+    assert (await caller.kinds(run.run_id))[-1] == "run_completed"
+
+
+async def test_i29_a_run_longer_than_the_idle_time_keeps_its_sandbox(caller: Client) -> None:
+    agent = await caller.agent("sandboxed")
+    run = await caller.start(agent, {"script": [{"text": "one"}, {"sleep": IDLE_SECONDS * 2}, {"text": "two"}]})
+    assert (await caller.kinds(run.run_id))[-1] == "run_completed"
