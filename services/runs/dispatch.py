@@ -18,6 +18,7 @@ from services.runs.engine import Engine
 from services.runs.executor import Executor, HandedOver
 from services.runs.held import Halt, HeldRun
 from services.runs.intent import Intent
+from services.runs.log import BrokenLog
 from services.runs.patience import patiently
 from services.runs.run import Run, Status
 from services.runs.sealing import seal
@@ -38,6 +39,7 @@ class Dispatcher:
         self._line: deque[str] = deque()
         self._in_line: set[str] = set()
         self._stopping = False
+        self._handing_over = False
         self._idle = asyncio.Event()
         self._room = asyncio.Event()
         self._note_load()
@@ -129,6 +131,7 @@ class Dispatcher:
             async with asyncio.timeout(self._engine.settings.shutdown_grace_seconds * HANDOVER_SHARE):
                 await self._idle.wait()
         except TimeoutError:
+            self._handing_over = True
             for executor in list(self._active.values()):
                 executor.held.halt(Halt.HANDOVER)
             await self._idle.wait()
@@ -172,7 +175,7 @@ class Dispatcher:
         intent: Intent | None = None,
         binding: Binding | None = None,
     ) -> Refused | None:
-        taker = Taker(self._engine.holder, self._engine.now())
+        taker, sent_at = Taker(self._engine.holder, self._engine.now()), self._engine.clock.monotonic()
         claimed = claim(run, why, taker, seen=seen, intent=intent)
         if isinstance(claimed, Refused):
             return claimed
@@ -187,6 +190,7 @@ class Dispatcher:
         except Fenced as fenced:
             _log.info("take_abandoned", run_id=run.run_id, why=str(fenced))
             return Refused.HELD
+        executor.held.lease.sent_at = sent_at
         self._launch(executor)
         return None
 
@@ -228,6 +232,8 @@ class Dispatcher:
 
     def _launch(self, executor: Executor) -> None:
         self._active[executor.held.run_id] = executor
+        if self._handing_over:
+            executor.held.halt(Halt.HANDOVER)  # I33: it was taken while the others were already given away
         self._note_load()
         self._engine.tasks.spawn("execute", self._live(executor))
 
@@ -239,7 +245,7 @@ class Dispatcher:
             _log.info("run_fenced", run_id=run_id, why=str(fenced))
         except HandedOver:
             _log.info("run_handed_over", run_id=run_id)
-        except (StoreError, HarnessError) as error:
+        except (StoreError, HarnessError, BrokenLog) as error:
             # Its lease runs out, and whoever sweeps brings it to its end.
             _log.warning("run_left_to_the_sweep", run_id=run_id, error=type(error).__name__)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -114,6 +115,14 @@ def occupant_state(run: Run | None, *, has_terminal: bool, since: float, now: fl
     if not run.is_open or has_terminal:
         return Occupant.ENDED
     return Occupant.WORKING
+
+
+def newest_interrupting(runs: Iterable[Run]) -> Run | None:
+    """Of the runs that hold or await one slot, the one that sends the others of its policy, and the occupant, away: the latest that asked
+    for that. An older one may still wait behind a younger one that has moved up already.
+    """
+    asked = [run for run in runs if run.policy == "interrupt"]
+    return max(asked, key=lambda run: (run.created_at, run.run_id), default=None)
 
 
 def conflict(request: Request, run_id: str) -> HarnessError:

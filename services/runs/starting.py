@@ -69,6 +69,11 @@ class Starter:
         if not record.enabled:
             raise start.disabled()  # I4
         plan = await self._plan_of(version)
+        if request.policy == "interrupt":
+            # I6: before its reservation could send another run away, for this request may have had its run already.
+            known = await self._known(request)
+            if known is not None:
+                return known
         for _ in range(MAX_ATTEMPTS):
             run_id = new_run_id()
             reservation = await self._reserve(subject, request, run_id, plan)
@@ -247,7 +252,8 @@ class Starter:
             if run.is_stored_run:
                 return Occupant.WORKING  # stored after all
         if state in (Occupant.ENDED, Occupant.ABANDONED):
-            await self._give_back(binding, run_id, stored=state is Occupant.ENDED)
+            # A tombstone is no use of the epoch.
+            await self._give_back(binding, run_id, stored=run is not None and run.is_stored_run)
         return state
 
     async def _give_back(self, binding: Binding, run_id: str, *, stored: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
@@ -17,6 +18,7 @@ from services.runs.engine import Engine
 from services.runs.intent import failed
 from services.runs.lease import LeaseWatch
 from services.runs.run import Run, Status
+from services.runs.start import Occupant, newest_interrupting
 from services.runs.starting import Starter
 
 PAGE: Final = 500
@@ -24,7 +26,8 @@ MAX_PAGES: Final = 40
 """Pages of one look; what lies beyond is seen by later ones, as what is seen first gets done (I35)."""
 QUEUED_MS: Final = 500
 """How long a queued run is left to whoever stored it."""
-TRIM_BATCH: Final = 100
+AT_ONCE: Final = 32
+"""Runs that are taken over at the same time: as when a replica with hundreds of them died (I9)."""
 _log = get_logger(__name__)
 
 
@@ -63,8 +66,12 @@ class Sweep:
 
     async def trim(self) -> None:
         """Delete runs whose retention is over: first marked, then their segments, then themselves (run protocol, Retention)."""
-        for run in await self._engine.store.expired(self._engine.now(), TRIM_BATCH):
-            await self._guarded("trim", run.run_id, self._trim(run))
+        for _ in range(MAX_PAGES):
+            runs = await self._engine.store.expired(self._engine.now(), PAGE)
+            for run in runs:
+                await self._guarded("trim", run.run_id, self._trim(run))
+            if len(runs) < PAGE:
+                return
 
     async def _take_over(self) -> None:
         seen: list[str] = []
@@ -72,17 +79,19 @@ class Sweep:
         for _ in range(MAX_PAGES):
             runs, after = await self._engine.store.page_of_status(Status.RUNNING, limit=PAGE, after=after)
             now = self._engine.clock.monotonic()
-            for run in runs:
-                if self._dispatcher.holds(run.run_id):
-                    continue
-                seen.append(run.run_id)
-                if self._watch.is_dead(run, now):
-                    _log.info("run_taken_over", run_id=run.run_id, run_generation=run.run_generation + 1)
-                    lease = (run.run_generation, run.renewals)
-                    await self._guarded("take_over", run.run_id, self._dispatcher.take_over(run, lease))
+            others = [run for run in runs if not self._dispatcher.holds(run.run_id)]
+            seen += [run.run_id for run in others]
+            dead = [run for run in others if self._watch.is_dead(run, now)]
+            for first in range(0, len(dead), AT_ONCE):
+                await asyncio.gather(*(self._take_over_one(run) for run in dead[first : first + AT_ONCE]))
             if after is None:
                 break
         self._watch.keep_only(seen)
+
+    async def _take_over_one(self, run: Run) -> None:
+        _log.info("run_taken_over", run_id=run.run_id, run_generation=run.run_generation + 1)
+        seen = (run.run_generation, run.renewals)
+        await self._guarded("take_over", run.run_id, self._dispatcher.take_over(run, seen))
 
     async def _pick_up(self) -> None:
         now = self._engine.now()
@@ -92,7 +101,7 @@ class Sweep:
                 Status.QUEUED, updated_before=now - QUEUED_MS, limit=PAGE, after=after
             )
             for run in runs:
-                if not self._dispatcher.has_in_line(run.run_id) and not self._dispatcher.holds(run.run_id):
+                if not self._dispatcher.holds(run.run_id):
                     await self._guarded("pick_up", run.run_id, self._pick_up_one(run, now))
             if after is None:
                 return
@@ -102,7 +111,7 @@ class Sweep:
             await self._canceller.end(run, run.intent)
         elif now - run.created_at >= self._engine.settings.queue_seconds * 1000:
             await self._canceller.end(run, failed(ending.WAITED_TOO_LONG, now))  # I9, I35
-        elif run.turn:
+        elif run.turn or self._dispatcher.has_in_line(run.run_id):
             self._dispatcher.offer(run.run_id)
         else:
             binding, archived = await self._engine.sessions.get(run.binding_id)
@@ -113,16 +122,17 @@ class Sweep:
         if binding.status == binding_pb2.BINDING_STATUS_CLOSING:
             await self._clearer.help(binding)
             return
-        for waiting in binding.waiting:
-            await self._starter.help_out(binding, waiting.run_id)
+        states = {waiting.run_id: await self._starter.help_out(binding, waiting.run_id) for waiting in binding.waiting}
         if not binding.HasField("active"):
             return
-        await self._starter.help_out(binding, binding.active.run_id)
-        interrupting = next(
-            (w.run_id for w in binding.waiting if w.policy == binding_pb2.CONFLICT_POLICY_INTERRUPT), None
-        )
-        if interrupting is not None:
-            await self._starter.supersede(binding, interrupting)
+        states[binding.active.run_id] = await self._starter.help_out(binding, binding.active.run_id)
+        if not binding.waiting:
+            return
+        # Only a run that is there supersedes others: a reservation that nobody stored sends nobody away.
+        there = [await self._engine.store.get(run_id) for run_id, state in states.items() if state is Occupant.WORKING]
+        newest = newest_interrupting([run for run in there if run is not None])
+        if newest is not None and len(there) > 1:
+            await self._starter.supersede(binding, newest.run_id)
 
     async def _trim(self, run: Run) -> None:
         if run.is_stored_run and not run.trimmed:

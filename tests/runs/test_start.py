@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from harness.run.v1 import run_pb2, run_service_pb2
-from harness.session.v1 import binding_pb2
+from harness.session.v1 import binding_pb2, session_service_pb2
 from services.common.errors import HarnessError, Reason
 from services.common.ids import new_run_id
 from services.runs.start import request_of
@@ -209,3 +209,19 @@ async def test_invoke_answers_the_whole(client: Client) -> None:
         )
     assert refused.value.reason is Reason.RATE_LIMITED
     assert refused.value.metadata["run_id"]
+
+
+async def test_i6_a_reservation_that_was_never_stored_sends_nobody_away(client: Client) -> None:
+    agent = await client.agent()
+    going = await client.start(agent, {"script": [{"text": "begun"}, {"hang": True}]}, "c")
+    await client.seen(going.run_id, "content_delta")
+    # Twice: once the second is buried, all that was done about the first is done.
+    for number in range(2):
+        await client.reserve(
+            agent, "c", new_run_id(), f"key-{number}", INTERRUPT, session_service_pb2.RESERVE_OUTCOME_WAITING
+        )
+        async with asyncio.timeout(30):
+            while (await client.binding(agent, "c")).waiting:  # noqa: ASYNC110 - nothing signals it: a bounded poll
+                await asyncio.sleep(0.05)
+    assert (await client.get(going.run_id)).status == run_pb2.RUN_STATUS_RUNNING
+    await client.cancel(going.run_id)
