@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Final
 
-from services.common.errors import FieldIssue, HarnessError, invalid_request, not_found
+from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request, not_found
 from services.common.store import InvalidQuery
 from services.runs.cancelling import as_seen
 from services.runs.engine import Engine
@@ -50,6 +50,20 @@ class Queries:
             raise _bad_token() from None
         shown = [await as_seen(self._engine.log, run) for run in runs]
         return shown, _token(after)
+
+
+def is_over(run: Run, after: int) -> bool:
+    """Whether a run whose events are deleted, or about to be, has none after the cursor. Of every other run the log itself says that.
+
+    Errors: `cursor_expired` for a cursor before the end.
+    """
+    if not run.trimmed:
+        return False
+    if after < run.last_sequence:
+        raise HarnessError(
+            Reason.CURSOR_EXPIRED, f"The events after {after} are no longer kept: the run's retention is over."
+        )
+    return True
 
 
 def _token(position: str | None) -> str:

@@ -21,7 +21,7 @@ from services.runs.cancelling import Canceller
 from services.runs.clearing import Clearer
 from services.runs.intent import CancelReason
 from services.runs.live import serialized
-from services.runs.queries import Queries
+from services.runs.queries import Queries, is_over
 from services.runs.run import Run, Status
 from services.runs.starting import Starter
 
@@ -106,7 +106,8 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     ) -> run_service_pb2.ListEventsResponse:
         subject = caller().require_subject()
         run = await _answered(self._parts.queries.owned(subject, request.run_id))
-        _check_cursor(run, request.after)
+        if is_over(run, request.after):
+            return run_service_pb2.ListEventsResponse(run=run_message(run), next_cursor=request.after)
         limit = request.limit or DEFAULT_EVENTS
         response = await _answered(self._parts.reader.page(request.run_id, request.after, request.wait, limit))
         response.run.CopyFrom(run_message(await _answered(self._parts.queries.get(subject, request.run_id))))
@@ -120,7 +121,8 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
                 [FieldIssue("protocol", "unsupported", "Over gRPC a run is watched in the canonical protocol only.")]
             )
         run = await _answered(self._parts.queries.owned(caller().require_subject(), request.run_id))
-        _check_cursor(run, request.after)
+        if is_over(run, request.after):
+            return
         async with _closing(self._parts.reader.watch_packed(request.run_id, request.after)) as responses:
             async for response in responses:
                 yield response
@@ -201,13 +203,6 @@ def _time(milliseconds: int) -> Timestamp:
     stamp = Timestamp()
     stamp.FromMilliseconds(milliseconds)
     return stamp
-
-
-def _check_cursor(run: Run, after: int) -> None:
-    if run.trimmed:
-        raise HarnessError(
-            Reason.CURSOR_EXPIRED, f"The events after {after} are no longer kept: the run's retention is over."
-        )
 
 
 def _closing(stream: AsyncIterator[T]) -> aclosing[AsyncGenerator[T]]:

@@ -18,6 +18,7 @@ from services.runs.claim import Refused, Taker, Why, claim
 from services.runs.intent import CancelReason, Failure
 from services.runs.lease import HeldLease, LeaseWatch
 from services.runs.prompt import MAX_PROMPT_BYTES, PromptTooLarge, compile_prompt
+from services.runs.queries import is_over
 from services.runs.run import Issued, Run, Status, from_document, to_document, tombstone
 from services.runs.start import Occupant
 
@@ -161,6 +162,13 @@ class TestStart:
         )
         assert start.request_of("own", named).key_for("run_2") != "run_1"
 
+    def test_the_newest_of_those_that_interrupt_sends_the_others_away(self) -> None:
+        older = run(run_id="run_a", policy="interrupt", created_at=1)
+        newer = run(run_id="run_b", policy="interrupt", created_at=2)
+        assert start.newest_interrupting([older, newer]) == start.newest_interrupting([newer, older]) == newer
+        assert start.newest_interrupting([older, run(created_at=3)]) == older
+        assert start.newest_interrupting([run(), run(policy="enqueue")]) is None
+
     def test_what_is_in_the_way(self) -> None:
         def state(found: Run | None, *, terminal: bool = False, age: float = 0.0) -> Occupant:
             return start.occupant_state(found, has_terminal=terminal, since=100.0, now=100.0 + age, grace=2.0)
@@ -234,3 +242,14 @@ _intents = st.one_of(
 def test_a_run_is_read_back_as_it_was_written(stored: Run) -> None:
     document = to_document(stored)
     assert from_document(document) == stored
+
+
+def test_a_cursor_at_the_end_of_a_run_whose_events_are_gone_is_not_expired() -> None:
+    gone = run(status=Status.COMPLETED, last_sequence=7, trimmed=True)
+    assert is_over(gone, 7)
+    assert is_over(gone, 900)
+    with pytest.raises(HarnessError) as expired:
+        is_over(gone, 6)
+    assert expired.value.reason is Reason.CURSOR_EXPIRED
+    # Of a log that is there, the log says what is after a cursor.
+    assert not is_over(replace(gone, trimmed=False), 7)
