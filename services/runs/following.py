@@ -52,6 +52,7 @@ class Following:
 
     async def from_last_durable(self) -> End:
         """Follow a run that an earlier executor started, from the last durable offset on."""
+        await self._begin_empty_log()
         return await self._follow(self._attach())
 
     def acknowledge_if_due(self, *, at_least: int = ACK_EVENTS) -> None:
@@ -80,6 +81,14 @@ class Following:
         asyncio.get_running_loop().call_later(FIRST_EVENT_SECONDS, held.appender.kick)
         held.may_have_started = True
         return held.engine.runtimes.start(self._host, request)
+
+    async def _begin_empty_log(self) -> None:
+        """Issue and follow 2: `run.started` comes first, also when the executor that started the run died before its first append."""
+        held, engine = self._held, self._held.engine
+        if held.packer.last_sequence == 0:
+            plan = await patiently(engine.clock, engine.settings.reattach_seconds, held.plan)
+            held.begin_log(plan.profile.descriptor.adapter_version)
+            held.appender.kick()
 
     def _attach(self) -> Batches:
         request = runtime_service_pb2.AttachRunRequest(
