@@ -13,7 +13,9 @@ from services.sessions.parts import is_needed
 from services.sessions.store import SessionStore
 
 PARTS_OF_A_TURN: Final = 500
-"""Parts looked at by age, and parts of closed epochs deleted, in one turn (I35)."""
+"""Parts looked at by age, and parts of closed epochs deleted, at a time (I35)."""
+LOOKS_OF_A_TURN: Final = 100
+"""A turn ends when nothing more is due, or after so many: what is written faster than that is limited by it and by nothing else."""
 _CLOSED_REMEMBERED: Final = 1024
 
 _log = get_logger(__name__)
@@ -35,7 +37,12 @@ class PartCollector:
 
     async def turn(self) -> None:
         """Deletes a bounded number of parts nobody needs."""
-        deleted = await self._collect_closed() + await self._collect_by_age()
+        deleted = await self._collect_closed()
+        for _ in range(LOOKS_OF_A_TURN):
+            looked_at, gone = await self._collect_by_age()
+            deleted += gone
+            if looked_at < PARTS_OF_A_TURN:
+                break
         if deleted:
             _log.info("parts_collected", count=deleted)
 
@@ -51,10 +58,12 @@ class PartCollector:
                 self._closed.remove(binding_id)
         return deleted
 
-    async def _collect_by_age(self) -> int:
+    async def _collect_by_age(self) -> tuple[int, int]:
+        """How many parts were due and looked at, and how many of them are gone now."""
         now = int(self._clock.wall() * 1000)
         deleted = 0
-        for part_ref, part, rev in await self._store.parts_to_check(now, PARTS_OF_A_TURN):
+        due = await self._store.parts_to_check(now, PARTS_OF_A_TURN)
+        for part_ref, part, rev in due:
             # The binding is read after the part: a run that is not in the slot now never commits again.
             found = await self._store.binding_by_id(part["binding_id"])
             if is_needed(part_ref, part, None if found is None else found[1]):
@@ -62,4 +71,4 @@ class PartCollector:
             else:
                 await self._store.delete_part(part_ref)
                 deleted += 1
-        return deleted
+        return len(due), deleted
