@@ -25,6 +25,8 @@ from services.gateway.sse.endpoint import Streams
 from services.gateway.upstream import Upstream
 
 BACKLOG = 4_096
+SEND_BUFFER_BYTES = 131_072
+"""What the kernel keeps (it doubles the number) for a client that does not read; left alone it grows to megabytes for each of them (I14, I35)."""
 SPARE_FILES = 256  # upstream channels, logs, and what the libraries open
 _log = get_logger(__name__)
 
@@ -146,6 +148,7 @@ def _bind(address: str) -> tuple[socket.socket, str]:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(target)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # inherited by every connection
     except OSError as error:
         raise ConfigurationError(f"HARNESS_LISTEN: cannot listen on {address}: {error.strerror or error}.") from None
     shown = f"[{host}]" if ":" in host else host

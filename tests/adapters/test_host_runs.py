@@ -569,6 +569,9 @@ async def test_requests_are_checked_against_the_contract():
         await refused(
             drained(client.start(client.fence(1, ""), client.input("x"))), "INVALID_ARGUMENT", "invalid_request"
         )
+        for method, kind in (("AckRun", "unary_unary"), ("StartRun", "unary_stream")):
+            call = getattr(client.channel, kind)(f"/harness.runtime.v1.RuntimeService/{method}")(b"\xff\xff")
+            await refused(call if kind == "unary_unary" else drained(call), "INVALID_ARGUMENT", "invalid_request")
         await refused(client.cancel(client.fence(1, "r", protocol_version=2)), "FAILED_PRECONDITION", "WORKER_MISMATCH")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.runtime.AckRun(pb2.AckRunRequest())

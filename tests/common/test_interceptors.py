@@ -1,11 +1,13 @@
 """Every RPC kind, through the one interceptor, over a real socket."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -138,6 +140,16 @@ async def test_all_field_problems_at_once(toy: Toy, kind: str) -> None:
         ('labels["a \\"b\\""].name', "string.min_len"),
     }
     assert all(issue.message for issue in caught.value.details)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_i22_bytes_that_are_no_message_are_a_field_problem(toy: Toy, kind: str) -> None:
+    shape = {"one": "unary_unary", "many": "unary_stream", "collect": "stream_unary", "chat": "stream_stream"}[kind]
+    raw = SimpleNamespace(**{kind: getattr(toy.peer.channel, shape)(f"/{SERVICE}/{kind.title()}")})
+    with pytest.raises(HarnessError) as caught:
+        await ask(dataclasses.replace(toy, stub=cast("Any", raw)), kind, b"\xff\xff", (bearer(),))
+    assert caught.value.reason is Reason.INVALID_REQUEST
+    assert [issue.code for issue in caught.value.details] == ["malformed_message"]
 
 
 async def test_i35_a_flood_of_field_problems_is_bounded_and_still_arrives(toy: Toy) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, cast
 import grpc
 import grpc.aio
 import protovalidate
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from adapters.sdk.errors import HarnessError, classified
@@ -68,19 +68,30 @@ def _wrap(handler: Any) -> Any:
         return handler
     if handler.response_streaming:
         wrapped: Any = grpc.unary_stream_rpc_method_handler(
-            _streaming(handler.unary_stream), handler.request_deserializer, handler.response_serializer
+            _streaming(handler.unary_stream), _readable(handler.request_deserializer), handler.response_serializer
         )
         return wrapped
     return grpc.unary_unary_rpc_method_handler(
-        _unary(handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        _unary(handler.unary_unary), _readable(handler.request_deserializer), handler.response_serializer
     )
 
 
-def _unary(behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Any:
-    async def call(request: Message, context: "grpc.aio.ServicerContext[Any, Any]") -> Any:
+def _readable(parse: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:
+    """`parse`, but None for bytes that are no such message: an exception in there would reach the caller as it is."""
+
+    def read(data: bytes) -> Message | None:
         try:
-            check(request)
-            return await behaviour(request, context)
+            return parse(data)
+        except DecodeError:
+            return None
+
+    return read
+
+
+def _unary(behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    async def call(request: Message | None, context: "grpc.aio.ServicerContext[Any, Any]") -> Any:
+        try:
+            return await behaviour(check(request), context)
         except Exception as error:  # noqa: BLE001 - everything becomes a status, and nothing of its text leaves (I22)
             await _abort(context, _refusal(error))
 
@@ -88,10 +99,9 @@ def _unary(behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Any:
 
 
 def _streaming(behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Any:
-    async def call(request: Message, context: "grpc.aio.ServicerContext[Any, Any]") -> AsyncIterator[Any]:
+    async def call(request: Message | None, context: "grpc.aio.ServicerContext[Any, Any]") -> AsyncIterator[Any]:
         try:
-            check(request)
-            async for response in behaviour(request, context):
+            async for response in behaviour(check(request), context):
                 yield response
         except Exception as error:  # noqa: BLE001 - as above
             await _abort(context, _refusal(error))
@@ -99,11 +109,14 @@ def _streaming(behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Any:
     return call
 
 
-def check(request: Message) -> None:
-    """Raises a refusal that names every malformed field of `request`, and none of the values."""
+def check(request: Message | None) -> Message:
+    """The request. Raises a refusal that names every malformed field of it, and none of the values; None: what came is no message."""
+    if request is None:
+        issue = FieldIssue("", "malformed_message", "The bytes are no message of the request's type.")
+        raise refusal.invalid("The request cannot be read.", [issue])
     violations = protovalidate.collect_violations(request)
     if not violations:
-        return
+        return request
     issues: list[FieldIssue] = []
     for violation in violations[:MAX_ISSUES]:
         path = violation.proto.field

@@ -24,7 +24,7 @@ from services.common.interceptors.auth import Authenticator
 from services.common.interceptors.deadline import bounded, remaining_seconds
 from services.common.interceptors.error_mapping import abort, classified
 from services.common.interceptors.tracing import end_span, enter_trace, start_span
-from services.common.interceptors.validation import check_message, checked_messages
+from services.common.interceptors.validation import check_message, checked_messages, readable, whole
 from services.common.status import GRPC_STATUS_CODES
 
 EXEMPT_SERVICES = (
@@ -100,7 +100,12 @@ class _MethodWrapper:
 
     def handler(self) -> Handler:
         inner = self._inner
-        codecs = {"request_deserializer": inner.request_deserializer, "response_serializer": inner.response_serializer}
+        codecs = {
+            "request_deserializer": None
+            if inner.request_deserializer is None
+            else readable(inner.request_deserializer),
+            "response_serializer": inner.response_serializer,
+        }
         if inner.response_streaming:
             behaviour: Any = inner.stream_stream if inner.request_streaming else inner.unary_stream
             make = (
@@ -163,7 +168,7 @@ class _MethodWrapper:
 
     def _checked(self, request: Any) -> Any:
         if self._exempt_calls is not None:
-            return request
+            return request if self._inner.request_streaming else whole(request)
         if self._inner.request_streaming:
             return checked_messages(request)
         check_message(request)
