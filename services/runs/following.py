@@ -86,8 +86,12 @@ class Following:
         """Issue and follow 2: `run.started` comes first, also when the executor that started the run died before its first append."""
         held, engine = self._held, self._held.engine
         if held.packer.last_sequence == 0:
-            plan = await patiently(engine.clock, engine.settings.reattach_seconds, held.plan)
-            held.begin_log(plan.profile.descriptor.adapter_version)
+            try:
+                plan = await patiently(engine.clock, engine.settings.reattach_seconds, held.plan)
+                adapter_version = plan.profile.descriptor.adapter_version
+            except HarnessError:
+                adapter_version = ""  # I34: a catalog that is away ends no run
+            held.begin_log(adapter_version)
             held.appender.kick()
 
     def _attach(self) -> Batches:
@@ -119,8 +123,7 @@ class Following:
         if code in ("incarnation_mismatch", "runtime_unknown"):
             return held.failed(ending.RUNTIME_GONE)
         if code == "run_unknown":
-            # A process that is there and will not begin the run is asked again for a while only (I9).
-            if held.packer.offset or not may_retry:
+            if held.packer.offset:
                 return held.failed(ending.RUNTIME_GONE)
             # Issued to a process that is there and never heard of the run: it is started there.
             return self._start(await held.plan())

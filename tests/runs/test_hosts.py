@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import yaml
 
+from harness.common.v1 import error_pb2
 from harness.run.v1 import run_pb2
 from tests.runs.mesh import KILL, Client, Mesh
 
@@ -70,3 +71,16 @@ async def test_i29_a_run_longer_than_the_idle_time_keeps_its_sandbox(caller: Cli
     agent = await caller.agent("sandboxed")
     run = await caller.start(agent, {"script": [{"text": "one"}, {"sleep": IDLE_SECONDS * 2}, {"text": "two"}]})
     assert (await caller.kinds(run.run_id))[-1] == "run_completed"
+
+
+async def test_i9_a_host_that_never_starts_a_run_fails_it_in_time(clients: Callable[..., Client]) -> None:
+    mesh = Mesh()
+    mesh.reference.command = ["-m", "tests.runs.refusing_host", *mesh.reference.command[2:]]
+    mesh.start()
+    try:
+        caller = clients(mesh)
+        run = await caller.start(await caller.agent(), "hello")
+        events = await caller.events(run.run_id)
+        assert events[-1].payload.run_failed.category == error_pb2.ERROR_CATEGORY_UNAVAILABLE
+    finally:
+        mesh.close()
