@@ -5,7 +5,8 @@ needs. While a batch is being served the next one gathers; a lone job never wait
 
 An event loop that never runs dry starves threads: it lets go of the interpreter only for the instant of a poll, and
 has it back before a waiting thread wakes (measured: seconds for one read). So while jobs are in the lane, the loop
-stands aside every few milliseconds until a thread got something done, for a bounded moment.
+looks now and then whether any thread got something done since the last look; if none did, it stands aside
+until one does, for a bounded moment.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from services.common.store.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-_TURN: Final = 0.002
-"""Seconds between two moments at which the loop stands aside, while jobs are in the lane."""
+_TURN: Final = 0.02
+"""Seconds between two looks of the loop at its threads, while jobs are in the lane: what a starved job waits. Most wait for the disk."""
 _ASIDE: Final = 0.0005
 """Seconds it stands aside at most, for a thread that computes."""
 _ASIDE_FOR_DISK: Final = 0.00005
@@ -87,8 +88,11 @@ class _Worker:
         if self._served.locked():  # only this thread ever frees it
             self._served.release()
 
+    def got_on(self) -> bool:
+        """Whether it served a batch since the last look."""
+        return self._served.acquire(blocking=False)
+
     def let_run(self) -> None:
-        self._served.acquire(blocking=False)
         self._served.acquire(timeout=_ASIDE_FOR_DISK if self.server.on_disk else _ASIDE)
 
 
@@ -203,9 +207,10 @@ class Lane:
         if not self._jobs:
             self._taking_turns = False
             return
-        worker = self._workers[0]
-        self._workers.rotate()
-        worker.let_run()
+        # A thread that gets on is let in without help: waiting for it, or for one that has nothing to do beside it, is time lost.
+        if not any(worker.got_on() for worker in self._workers):
+            self._workers.rotate()
+            self._workers[0].let_run()
         self._loop.call_later(_TURN, self._stand_aside)
 
     def _work(self, worker: _Worker) -> None:

@@ -135,3 +135,27 @@ async def test_the_loop_stands_aside_again_and_again_while_a_job_is_in_the_lane(
         gate.open.set()
         await job
         gate.open.clear()
+
+
+async def test_the_loop_waits_for_no_thread_of_a_lane_that_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    gates = [Gate(), Gate()]
+    lane = Lane("test", gates, bounds())
+    waits: list[int] = []
+    for number, worker in enumerate(lane._workers):
+        monkeypatch.setattr(worker, "let_run", lambda number=number: waits.append(number))
+    for gate in gates:
+        gate.open.set()
+    await lane.run(int)
+    while all(worker._served.locked() for worker in lane._workers):  # freed by the thread after its answer
+        await asyncio.sleep(0)
+    for gate in gates:
+        gate.open.clear()
+    (job,) = await started(lane.run(int))
+    lane._stand_aside()
+    assert waits == []
+    lane._stand_aside()
+    assert len(waits) == 1
+    for gate in gates:
+        gate.open.set()
+    await job
+    await lane.close()
