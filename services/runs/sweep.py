@@ -9,6 +9,7 @@ from typing import Final
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError
 from services.common.logs import get_logger, log_incident
+from services.common.store import StoreError
 from services.runs import ending
 from services.runs.cancelling import Canceller
 from services.runs.clearing import Clearer
@@ -146,5 +147,7 @@ class Sweep:
             await work
         except HarnessError as error:
             _log.warning("sweep_step_postponed", step=step, id=subject_id, reason=error.reason.value)
+        except StoreError as error:
+            _log.warning("sweep_step_postponed", step=step, id=subject_id, error=type(error).__name__)
         except Exception as error:  # noqa: BLE001 - logged; the other runs and bindings still get their turn
             log_incident(_log, "sweep_step_failed", error, step=step, id=subject_id)
