@@ -16,6 +16,8 @@ from services.gateway.settings import GatewaySettings
 
 CONNECTION = "harness.connection"
 """The name of the connection among `scope["extensions"]`."""
+MAX_PIPELINED = 64
+"""Requests of one connection that may wait for the answer of the one before; with more, those are answered and the connection is closed."""
 
 
 class Connection:
@@ -103,6 +105,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if size > self.limits.max_header_bytes:
             self._refusal = self._head_too_large()
             raise ValueError("head too large")  # stops the parser, which reports it to data_received
+        if len(self.pipeline) >= MAX_PIPELINED:
+            # I35: what waits is a hundred times larger than the bytes it came in.
+            raise ValueError("too many requests at once")
         parser: Any = self.parser
         if parser.should_upgrade() and has_body(self.headers):
             # The parser does not read the body of such a request, and would take what comes of it later for the next one.

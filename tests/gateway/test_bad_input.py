@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from services.common.errors import HarnessError, Reason
+from services.gateway.http_protocol import MAX_PIPELINED
 from tests.gateway.conftest import API_TOKEN, SECOND_API_TOKEN, Running, headers, run_gateway, toy_mesh
 from tests.gateway.toy_mesh import CANARY, delta
 
@@ -523,6 +524,13 @@ async def test_pipelined_requests_are_answered_in_order(gateway: Running) -> Non
     answer = await exchange(gateway.port, (one + two).encode())
     assert answer.count(b"HTTP/1.1 200 OK") == 2
     assert answer.index(b'"harness_id":"toy"') < answer.index(b'"status":"ok"')
+
+
+async def test_i35_pipelined_requests_beyond_the_bound_are_not_kept(gateway: Running) -> None:
+    one = f"GET /healthz HTTP/1.1\r\n{HEAD}\r\n"
+    answer = await exchange(gateway.port, one.encode() * 500)
+    assert 1 <= answer.count(b"HTTP/1.1 200 OK") <= 1 + MAX_PIPELINED
+    assert answer.count(b"HTTP/1.1") == answer.count(b"HTTP/1.1 200 OK")
 
 
 async def test_what_is_no_http_is_not_the_answer_to_the_request_before_it(gateway: Running) -> None:
