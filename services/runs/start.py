@@ -10,7 +10,8 @@ from typing import Final
 
 from harness.run.v1 import run_service_pb2
 from harness.session.v1 import binding_pb2, session_service_pb2
-from services.common.errors import HarnessError, Reason
+from services.common.errors import HarnessError, Reason, invalid_request
+from services.runs.client_context import issues_of
 from services.runs.run import Run
 
 POLICIES: Final = {
@@ -43,7 +44,9 @@ class Request:
 
 
 def request_of(owner: str, body: run_service_pb2.StartRunRequest) -> Request:
-    """The request of a start."""
+    """The request of a start. Errors: `invalid_request` when its context is over a bound that the contract's constraints cannot say."""
+    if issues := issues_of(body.client_context):
+        raise invalid_request(issues)
     named = body.client_request_id
     # Hashed, so that no id a client makes up is ever the key of an unnamed request.
     key = "key_" + hashlib.blake2b(named.encode(), digest_size=20).hexdigest() if named else ""
