@@ -1,12 +1,20 @@
 """An adapter whose turns are steered from the test, step by step, without clocks."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from adapters.sdk import events
 from adapters.sdk.capabilities import NATIVE, build_descriptor, capability
 from adapters.sdk.contract import RuntimeConstruction, Turn
+from adapters.sdk.host.limits import HostLimits
 from adapters.sdk.simple import BaseAdapter, BaseRuntime
+from adapters.sdk.testing import served
+from harness.event.v1 import payload_pb2
+
+CANCEL = payload_pb2.CANCEL_REASON_CLIENT_REQUEST
+FAST = HostLimits(stop_seconds=0.2, cleanup_seconds=1.0)
 
 
 class SteeredRuntime(BaseRuntime):
@@ -93,3 +101,46 @@ async def until(condition) -> None:
     """Waits for a condition that nothing signals, bounded by the test's own timeout."""
     while not condition():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.002)
+
+
+def steered(play, **settings):
+    """An adapter that plays `play`, and the context in which it is served with a client."""
+    adapter = SteeredAdapter(play)
+    settings.setdefault("limits", FAST)
+    flow = settings.pop("flow", None)
+    if flow is not None:
+        limits = settings["limits"]
+        return adapter, _served_with_flow(adapter, limits, flow)
+    return adapter, served(lambda: adapter, **settings)
+
+
+def _served_with_flow(adapter, limits, flow):
+    @contextlib.asynccontextmanager
+    async def context():
+        async with served(lambda: adapter, limits=limits) as client:
+            client.limits = flow
+            yield client
+
+    return context()
+
+
+async def three(turn):
+    for number in range(3):
+        yield events.text(str(number))
+    yield events.completed()
+
+
+async def forever(turn):
+    yield events.text("begun")
+    await asyncio.Event().wait()
+
+
+def gate():
+    """A play that goes on event by event as the test lets it."""
+    queue: asyncio.Queue = asyncio.Queue()
+
+    async def play(turn):
+        while (event := await queue.get()) is not None:
+            yield event
+
+    return queue, play
