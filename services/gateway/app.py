@@ -15,6 +15,8 @@ from services.gateway.envelope import Refused, Reply, failure, success
 from services.gateway.http_protocol import CONNECTION
 from services.gateway.operations import Match, Operation, Router
 from services.gateway.requests import (
+    MAX_BODIES,
+    BodySpace,
     ClientGone,
     build_request,
     check_content_type,
@@ -53,6 +55,7 @@ class Gateway:
         self._upstream = upstream
         self._streams = streams
         self._pages = pages
+        self._space = BodySpace(MAX_BODIES * settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
@@ -70,6 +73,8 @@ class Gateway:
             reply = refused.reply
         except Exception as error:  # noqa: BLE001 - logged; the client gets the incident id (I22)
             reply = failure(internal(log_incident(_log, "request_failed", error, route=exchange.route)))
+        finally:
+            self._space.give_back(exchange.body_bytes)
         if reply is not None:
             await exchange.finish(reply)
         method = scope["method"] if exchange.route != _UNKNOWN_ROUTE else "any"
@@ -117,8 +122,13 @@ class Gateway:
     async def _body(self, headers: Any, exchange: "_Exchange") -> bytes:
         check_content_type(headers)
         settings = self._settings
+
+        def take(size: int) -> None:
+            self._space.take(size)
+            exchange.body_bytes += size
+
         body = await read_body(
-            headers, exchange.receive, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout_seconds
+            headers, exchange.receive, take, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout_seconds
         )
         exchange.is_read = True
         return body
@@ -146,6 +156,7 @@ class _Exchange:
         self.route = _UNKNOWN_ROUTE
         self.status = 0
         self.streamed = False
+        self.body_bytes = 0
         self.is_read = not has_body(scope["headers"])
         self._send = send
 

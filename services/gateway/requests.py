@@ -18,6 +18,9 @@ from services.gateway.envelope import Refused
 from services.gateway.operations import Operation
 
 MAX_PARAMETERS = 64
+MAX_BODIES = 16
+"""Bodies of the largest size that may be held at once."""
+BODY_RETRY_SECONDS = 1.0
 LAST_EVENT_ID = b"last-event-id"
 Receive = Callable[[], Awaitable[Any]]
 Headers = Sequence[tuple[bytes, bytes]]
@@ -31,8 +34,30 @@ def header_values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for key, value in headers if key == name]
 
 
-async def read_body(headers: Headers, receive: Receive, *, max_bytes: int, timeout: float) -> bytes:
-    """The whole body. 413 as soon as it is known to be too large, without reading on; 408 when it does not come in time."""
+class BodySpace:
+    """What the bodies of all requests that are being served may have together, in bytes (I35)."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._left = max_bytes
+
+    def take(self, size: int) -> None:
+        """Raises `capacity` when there is not that much left."""
+        if size > self._left:
+            raise HarnessError(
+                Reason.CAPACITY, "Too many large requests are being served; try again.", retry_after=BODY_RETRY_SECONDS
+            )
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
+async def read_body(
+    headers: Headers, receive: Receive, take: Callable[[int], None], *, max_bytes: int, timeout: float
+) -> bytes:
+    """The whole body; `take` is told of every piece of it. 413 as soon as it is known to be too large, without reading on; 408 when it does not
+    come in time.
+    """
     lengths = header_values(headers, b"content-length")
     if lengths and int(lengths[0]) > max_bytes:
         raise _too_large(max_bytes)
@@ -48,6 +73,7 @@ async def read_body(headers: Headers, receive: Receive, *, max_bytes: int, timeo
                 # I35: a body without a length is bounded while it comes.
                 if size > max_bytes:
                     raise _too_large(max_bytes)
+                take(len(message["body"]))
                 parts.append(message["body"])
                 if not message["more_body"]:
                     return b"".join(parts)

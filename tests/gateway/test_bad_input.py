@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from services.common.errors import HarnessError, Reason
 from services.gateway.http_protocol import MAX_PIPELINED
+from services.gateway.requests import MAX_BODIES
 from tests.gateway.conftest import API_TOKEN, SECOND_API_TOKEN, Running, headers, run_gateway, toy_mesh
 from tests.gateway.toy_mesh import CANARY, delta
 
@@ -194,6 +195,33 @@ async def test_what_is_no_http_is_400_in_the_envelope(small: Running) -> None:
     ):
         status, _, body = parts(await exchange(small.port, garbage))
         assert (status, body["code"]) == (400, "invalid_request")
+
+
+async def test_i35_all_bodies_together_are_bounded(start_gateway: Any) -> None:
+    gateway: Running = await start_gateway(HARNESS_MAX_BODY_BYTES="2000")
+    head = f"POST /api/v1/runs HTTP/1.1\r\n{HEAD}Content-Type: application/json\r\nContent-Length: 2000\r\n\r\n"
+    held = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(MAX_BODIES)]
+    for _, writer in held:
+        writer.write(head.encode() + b"x" * 1999)
+    body = json.dumps({**RUN, "context": "x" * 100})
+    answers: list[httpx.Response] = []
+    async with gateway.client() as client:
+
+        async def ask(wanted: int) -> None:
+            async with asyncio.timeout(30):
+                while not answers or answers[-1].status_code != wanted:
+                    answers.append(
+                        await client.post("/api/v1/runs", content=body, headers={"Content-Type": "application/json"})
+                    )
+
+        # Until all of them have been read.
+        await ask(503)
+        check_failure(answers[-1], 503, "capacity")
+        assert answers[-1].headers["retry-after"] == "1"
+        for _, writer in held:
+            writer.close()
+        # The conversation is busy by now, or was before.
+        await ask(409 if any(answer.status_code == 202 for answer in answers) else 202)
 
 
 async def test_trailers_are_no_headers(gateway: Running) -> None:
