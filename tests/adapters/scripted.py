@@ -9,8 +9,10 @@ from adapters.sdk import events
 from adapters.sdk.capabilities import NATIVE, build_descriptor, capability
 from adapters.sdk.contract import RuntimeConstruction, Turn
 from adapters.sdk.host.limits import HostLimits
+from adapters.sdk.session import EventAssignedSessions
 from adapters.sdk.simple import BaseAdapter, BaseRuntime
 from adapters.sdk.testing import served
+from harness.adapter.v1 import descriptor_pb2
 from harness.event.v1 import payload_pb2
 
 CANCEL = payload_pb2.CANCEL_REASON_CLIENT_REQUEST
@@ -63,8 +65,9 @@ class SteeredRuntime(BaseRuntime):
 
 
 class SteeredAdapter(BaseAdapter):
-    def __init__(self, play) -> None:
+    def __init__(self, play, sessions=None, style=descriptor_pb2.SESSION_ID_STYLE_UNSPECIFIED) -> None:
         self.play = play
+        self.sessions = sessions or EventAssignedSessions()
         self.turns: list[Turn] = []
         self.streams: list[AsyncIterator] = []
         self.ended: list[str] = []
@@ -80,11 +83,16 @@ class SteeredAdapter(BaseAdapter):
             display_name="Steered",
             adapter_version="1.0.0",
             capabilities={"stream.text": capability(NATIVE)},
+            session_ids=style,
         )
 
     @property
     def descriptor(self):
         return self._descriptor
+
+    @property
+    def session_manager(self):
+        return self.sessions
 
     async def health(self):
         if isinstance(self.checks, Exception):

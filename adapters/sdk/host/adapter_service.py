@@ -8,7 +8,7 @@ from google.protobuf import timestamp_pb2
 from adapters.sdk.contract import HarnessAdapter, plain
 from adapters.sdk.errors import HarnessError
 from adapters.sdk.events import struct
-from adapters.sdk.host import refusal
+from adapters.sdk.host.native_session import open_session
 from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.lifecycle.text import cleaned
 from adapters.sdk.logs import describe, get_logger
@@ -20,7 +20,6 @@ from harness.common.v1 import error_pb2, fence_pb2, health_pb2
 MAX_CHECKS = 32
 MAX_REASON_CHARACTERS = 500
 MAX_ISSUES = 256
-MAX_NATIVE_ID_CHARACTERS = 512
 Context = Any
 _log = get_logger(__name__)
 
@@ -65,11 +64,7 @@ class AdapterServicer(adapter_service_pb2_grpc.AdapterServiceServicer):
     async def OpenSession(self, request: pb2.OpenSessionRequest, context: Context) -> pb2.OpenSessionResponse:
         """Opens the native session."""
         session = ProviderSessionContext(_binding(request.fence), request.context)
-        native_id = await self._adapter.session_manager.open(session)
-        if len(native_id) > MAX_NATIVE_ID_CHARACTERS:
-            raise refusal.Refusal(
-                "INTERNAL", "protocol_violation", "The provider's session id is too long.", category="protocol"
-            )
+        native_id = await open_session(self._adapter.session_manager, session)
         return pb2.OpenSessionResponse(native_session_id=native_id)
 
     async def CloseSession(self, request: pb2.CloseSessionRequest, context: Context) -> pb2.CloseSessionResponse:

@@ -9,10 +9,11 @@ from adapters.sdk.errors import HarnessError, classified
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.limits import HostLimits
+from adapters.sdk.host.native_session import NativeSession
 from adapters.sdk.host.run import HostedRun
 from adapters.sdk.host.runtime import RuntimeSlot
 from adapters.sdk.logs import describe, get_logger
-from adapters.sdk.session import BindingView
+from adapters.sdk.session import BindingView, ProviderSessionContext
 from adapters.sdk.thread_state import FacadeChannels, Stub
 from harness.common.v1 import fence_pb2
 from harness.event.v1 import payload_pb2
@@ -98,8 +99,13 @@ class RuntimeRegistry:
             if not isinstance(error, HarnessError):
                 _log.error("create_runtime_failed", error=describe(error))
             raise classified(error) from error
+        sessions = NativeSession(
+            self._adapter.session_manager,
+            self._adapter.descriptor.session_id_style,
+            ProviderSessionContext(binding, context),
+        )
         self._slots[fence.binding_id] = RuntimeSlot(
-            runtime, construction, self._adapter.session_manager, self._state_stub, self.limits, self._background
+            runtime, construction, sessions, self._state_stub, self.limits, self._background
         )
 
     def _make_room(self) -> None:

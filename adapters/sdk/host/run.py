@@ -95,6 +95,8 @@ class HostedRun:
         self._reader = 0
         # Through which offset drafts were given to a reader.
         self._sent = 0
+        # Through which offset drafts are the host's own: they show nothing of the provider.
+        self._announced = 0
         # Whether further events are late: a terminal was accepted, or a cancel has begun.
         self._closed = False
         self._hooks: RunHooks | None = None
@@ -140,6 +142,14 @@ class HostedRun:
         self._task.add_done_callback(self._released)
         self._deadline_timer = self._loop.call_later(self._deadline.remaining(), self._on_deadline)
         self._reader_gone()
+
+    def announce(self, draft: event_pb2.EventDraft) -> None:
+        """Takes a draft of the host's own, before the provider's first."""
+        if not self._closed:
+            for entry in self._lifecycle.accept(draft):
+                self._buffer.append(entry)
+            self._announced = self._buffer.last
+            self._wake()
 
     def _released(self, _: "asyncio.Task[None]") -> None:
         self._settle()
@@ -340,7 +350,7 @@ class HostedRun:
             failure = classified(error)
             if failure.side_effects is None and self.side_effects == NO_SIDE_EFFECTS:
                 failure.side_effects = NO_SIDE_EFFECTS
-            self._finish(failed_draft(failure, showed_output=self._buffer.last > 0))
+            self._finish(failed_draft(failure, showed_output=self._buffer.last > self._announced))
 
     def _finish(self, terminal: event_pb2.EventDraft) -> None:
         for entry in self._lifecycle.accept(terminal):

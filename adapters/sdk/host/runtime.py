@@ -3,16 +3,18 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 from adapters.sdk.cancellation import Deadline
 from adapters.sdk.contract import HarnessRuntime, RuntimeConstruction, Turn
 from adapters.sdk.errors import HarnessError, UnavailableError, classified
+from adapters.sdk.events import session_updated
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.limits import FlowLimits, HostLimits
+from adapters.sdk.host.native_session import NativeSession
 from adapters.sdk.host.run import HostedRun, RunHooks
 from adapters.sdk.logs import describe, get_logger
-from adapters.sdk.session import ProviderSessionManager
 from adapters.sdk.thread_state import StateAccess, Stub, ThreadState
 from harness.common.v1 import error_pb2, fence_pb2
 from harness.event.v1 import event_pb2, payload_pb2
@@ -35,7 +37,7 @@ class RuntimeSlot:
         "_past",
         "_run",
         "_runtime",
-        "_sessions",
+        "_session",
         "_state_stub",
         "_turn",
         "closed",
@@ -47,7 +49,7 @@ class RuntimeSlot:
         self,
         runtime: HarnessRuntime,
         construction: RuntimeConstruction,
-        sessions: ProviderSessionManager,
+        session: NativeSession,
         state_stub: Callable[[str], Stub],
         limits: HostLimits,
         background: Background,
@@ -56,7 +58,7 @@ class RuntimeSlot:
         self.closed = False
         self.used_at = time.monotonic()
         self._runtime = runtime
-        self._sessions = sessions
+        self._session = session
         self._state_stub = state_stub
         self._limits = limits
         self._background = background
@@ -244,7 +246,11 @@ class RuntimeSlot:
 
     async def observe(self, draft: event_pb2.EventDraft) -> str | None:
         """The native id of a session event, validated by the provider's session manager."""
-        return await self._sessions.observe(self.construction.binding, draft)
+        return await self._session.observe(draft)
+
+    async def open_session(self, turn: Turn) -> str:
+        """The native session's name, if the host has to announce it before the turn's first event."""
+        return await self._session.open(turn.native_session_id)
 
 
 class _TurnHooks(RunHooks):
@@ -275,6 +281,10 @@ class _TurnHooks(RunHooks):
         await self._slot.lock.acquire()
         self._holds = True
         await self._slot.prepare()
+        native_id = await self._slot.open_session(self._turn)
+        if native_id:
+            self._turn = replace(self._turn, native_session_id=native_id)
+            self._run.announce(session_updated(native_id))
         self._opened = True
         return self._slot.open_stream(self._turn, self._decision)
 
