@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.common.v1 import runtime_ref_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
@@ -29,9 +30,16 @@ class Committed:
 
 
 async def commit_head(
-    engine: Engine, run: Run, issued: Issued, plan: Plan, draft: event_pb2.EventDraft
+    engine: Engine,
+    run: Run,
+    issued: Issued,
+    plan: Plan,
+    draft: event_pb2.EventDraft,
+    unrecorded: runtime_ref_pb2.RuntimeRef | None,
 ) -> Committed | Intent:
-    """Commit the head with the run's outcome; or how the run ends instead. Errors: `Fenced`, and store errors."""
+    """Commit the head with the run's outcome; or how the run ends instead. `unrecorded` is the run's runtime where the binding does not name
+    it yet. Errors: `Fenced`, and store errors.
+    """
     outcome = payload_pb2.RunCompleted(stop_reason=draft.payload.run_completed.stop_reason)
     outcome.thread_state.durability = plan.durability
     if plan.durability == payload_pb2.THREAD_DURABILITY_EPHEMERAL:
@@ -42,7 +50,7 @@ async def commit_head(
         revision = await patiently(
             engine.clock,
             engine.settings.commit_seconds,
-            lambda: engine.sessions.commit_head(fence, pending, outcome),
+            lambda: engine.sessions.commit_head(fence, pending, outcome, unrecorded),
         )
     except HarnessError as error:
         _log.warning("head_not_committed", run_id=run.run_id, reason=error.reason.value)

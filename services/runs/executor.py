@@ -27,6 +27,8 @@ from services.runs.plan import Plan
 from services.runs.prompt import PromptTooLarge
 from services.runs.run import Issued, Run, Status, ended
 
+RECORD_AFTER_SECONDS: Final = 1.0
+"""A run that takes longer has its runtime recorded beside its stream; a shorter one in the write that commits its head."""
 SETTLE_RECORD_SECONDS: Final = 2.0
 """How long a run that has ended waits for its runtime to be recorded before it gives the slot back."""
 _log = get_logger(__name__)
@@ -42,7 +44,9 @@ class Executor:
     def __init__(self, held: HeldRun) -> None:
         self._held = held
         self._engine = held.engine
-        self._placed: asyncio.Task[tuple[Issued, Plan]] | None = None
+        self._placed: asyncio.Task[placing.Placed] | None = None
+        self._unrecorded: runtime_ref_pb2.RuntimeRef | None = None
+        self._record_later: asyncio.TimerHandle | None = None
         self._recorded: asyncio.Task[None] | None = None
         self._kept: asyncio.Task[None] | None = None
         self._following: Following | None = None
@@ -149,15 +153,16 @@ class Executor:
             self._keep_sandbox(issued)
             self._following = Following(held, issued, await held.host(issued))
             return await self._following.from_last_durable()
-        issued, plan = await self._resolve(binding)
+        placed = await self._resolve(binding)
+        issued, plan, held.binding = placed.issued, placed.plan, placed.binding
         await self._issue(issued, plan)
-        self._recorded = asyncio.create_task(self._record_runtime(binding, issued))
+        self._watch_runtime(placed.binding, issued)
         if plan.in_sandbox:
             self._keep_sandbox(issued)
         self._following = Following(held, issued, plan.host(issued.address))
         return await self._following.from_start(plan)
 
-    async def _resolve(self, binding: Binding) -> tuple[Issued, Plan]:
+    async def _resolve(self, binding: Binding) -> placing.Placed:
         if self._placed is not None:
             return await self._placed
         return await placing.place(self._engine, self._held.run, binding, await self._held.plan())
@@ -190,12 +195,24 @@ class Executor:
     def _keep_sandbox(self, issued: Issued) -> None:
         self._kept = asyncio.create_task(keep_sandbox(self._held, issued))
 
-    async def _record_runtime(self, binding: Binding, issued: Issued) -> None:
+    def _watch_runtime(self, binding: Binding, issued: Issued) -> None:
+        """See to it that the binding names its runtime by the end of the run, without a call of its own where the run is short."""
         if binding.HasField("runtime_ref") and binding.runtime_ref.incarnation == issued.incarnation:
             return
-        ref = runtime_ref_pb2.RuntimeRef(address=issued.address, incarnation=issued.incarnation)
+        self._unrecorded = runtime_ref_pb2.RuntimeRef(address=issued.address, incarnation=issued.incarnation)
+        self._record_later = asyncio.get_running_loop().call_later(RECORD_AFTER_SECONDS, self._begin_recording)
+
+    def _begin_recording(self) -> None:
+        if self._recorded is None:
+            self._recorded = asyncio.create_task(self._record_runtime())
+
+    async def _record_runtime(self) -> None:
+        run, ref = self._held.run, self._unrecorded
+        if run.issued is None or ref is None:
+            return
         try:
-            await self._engine.sessions.record_runtime(fence_of(self._held.run, issued.runtime_generation), ref)
+            await self._engine.sessions.record_runtime(fence_of(run, run.issued.runtime_generation), ref)
+            self._unrecorded = None
         except HarnessError as error:
             # Not recorded, the next run simply gets the next generation and the host drops this runtime.
             _log.info("runtime_not_recorded", run_id=self._held.run_id, reason=error.reason.value)
@@ -227,8 +244,10 @@ class Executor:
             return
         if issued is None:
             raise Fenced(f"{held.run_id} has an end and was never issued")
-        outcome = await commit_head(self._engine, held.run, issued, plan, draft)
+        outcome = await commit_head(self._engine, held.run, issued, plan, draft, self._unrecorded)
         if isinstance(outcome, Committed):
+            if outcome.revision:
+                self._unrecorded = None
             await self._complete(outcome)
         else:
             await self._carry_out(outcome)
@@ -269,6 +288,8 @@ class Executor:
 
     async def _settle(self, status: Status, error_code: str) -> None:
         """After the terminal: the slot, then the status. Anybody may repeat it (run protocol, End)."""
+        if self._unrecorded is not None:
+            self._begin_recording()
         if self._recorded is not None:
             await asyncio.wait({self._recorded}, timeout=SETTLE_RECORD_SECONDS)
         held, sessions, run = self._held, self._engine.sessions, self._held.run
@@ -296,8 +317,9 @@ class Executor:
         held.run, _ = await self._engine.store.change(run, decide)
 
     async def _let_go(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for timer in (self._deadline, self._record_later):
+            if timer is not None:
+                timer.cancel()
         await self._held.appender.stop()
         if self._following is not None:
             await self._following.close()

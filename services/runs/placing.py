@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from harness.adapter.v1 import adapter_service_pb2
 from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
+from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.clients.sessions import Binding
 from services.runs.engine import Engine, binding_fence, fence_of
 from services.runs.patience import patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a run is started, what it is executed with, and the binding as it is with that runtime."""
+
+    issued: Issued
+    plan: Plan
+    binding: Binding
 
 
 def expected_place(binding: Binding, plan: Plan) -> Issued | None:
@@ -21,30 +34,69 @@ def expected_place(binding: Binding, plan: Plan) -> Issued | None:
     return Issued(profile.adapter_address, profile.adapter_incarnation, binding.runtime_generation)
 
 
-async def place(engine: Engine, run: Run, binding: Binding, plan: Plan) -> tuple[Issued, Plan]:
+async def place(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Placed:
     """Make the binding's runtime, or find it. Raises `HarnessError`; `STALE_LEASE` when the run is not this executor's any more."""
     if run.run_generation > 1:
         # The slot entitled the run's first executor alone to this generation; another one commits the next first (I27).
-        binding = await engine.sessions.advance_runtime(fence_of(run, binding.runtime_generation))
+        binding = await _advance(engine, run, binding)
     if plan.in_sandbox:
-        return await _in_sandbox(engine, run, binding, plan), plan
+        return await _in_sandbox(engine, run, binding, plan)
     return await _in_host(engine, run, binding, plan)
 
 
-async def _in_host(engine: Engine, run: Run, binding: Binding, plan: Plan) -> tuple[Issued, Plan]:
+async def _in_host(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Placed:
     recorded = binding.runtime_ref.incarnation if binding.HasField("runtime_ref") else ""
     if recorded and recorded != plan.profile.adapter_incarnation:
         fresh = await engine.catalog.profile(run.harness_id, run.profile_id, fresh=True)
         plan = Plan(plan.version, fresh)
         if recorded != fresh.adapter_incarnation:
-            binding = await engine.sessions.advance_runtime(fence_of(run, binding.runtime_generation))
+            binding = await _advance(engine, run, binding)
             recorded = ""
     issued = await _create(engine, run, binding, plan)
     if recorded and issued.incarnation != recorded:
         # The host was replaced and the catalog has not seen it yet; no run was ever started on what was just made.
-        binding = await engine.sessions.advance_runtime(fence_of(run, binding.runtime_generation))
+        binding = await _advance(engine, run, binding)
         issued = await _create(engine, run, binding, plan)
-    return issued, plan
+    return Placed(issued, plan, await with_session(engine, run, binding, plan, issued))
+
+
+async def with_session(engine: Engine, run: Run, binding: Binding, plan: Plan, issued: Issued) -> Binding:
+    """The binding with its native session's id, where the adapter derives that and none is recorded: it is opened, and recorded under the
+    fence, before the first StartRun leaves. A sandbox worker opens it itself.
+    """
+    if plan.in_sandbox or not plan.names_sessions or binding.native_session_id:
+        return binding
+    fence = fence_of(run, issued.runtime_generation)
+    request = adapter_service_pb2.OpenSessionRequest(
+        fence=fence, context=plan.runtime_context("", engine.settings.state_facade_address)
+    )
+    native_session_id = await patiently(
+        engine.clock,
+        engine.settings.reattach_seconds,
+        lambda: engine.runtimes.open_session(
+            plan.host(issued.address), request, engine.settings.runtime_start_seconds
+        ),
+    )
+    if not native_session_id:
+        return binding
+    revision = await patiently(
+        engine.clock,
+        engine.settings.commit_seconds,
+        lambda: engine.sessions.record_native_session(fence, native_session_id),
+    )
+    named = binding_pb2.Binding()
+    named.CopyFrom(binding)
+    named.native_session_id, named.session_revision = native_session_id, revision
+    return named
+
+
+async def _advance(engine: Engine, run: Run, binding: Binding) -> Binding:
+    """The next runtime generation (I27). Repeated after a lost answer it is the same one."""
+    return await patiently(
+        engine.clock,
+        engine.settings.commit_seconds,
+        lambda: engine.sessions.advance_runtime(fence_of(run, binding.runtime_generation)),
+    )
 
 
 async def _create(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Issued:
@@ -62,15 +114,15 @@ async def _create(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Iss
     return Issued(address, incarnation, binding.runtime_generation)
 
 
-async def _in_sandbox(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Issued:
+async def _in_sandbox(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Placed:
     if binding.HasField("runtime_ref"):
         try:
-            return _issued(await _acquire(engine, run, binding, plan, reuse_only=True))
+            return Placed(_issued(await _acquire(engine, run, binding, plan, reuse_only=True)), plan, binding)
         except HarnessError as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise
-        binding = await engine.sessions.advance_runtime(fence_of(run, binding.runtime_generation))
-    return _issued(await _acquire(engine, run, binding, plan, reuse_only=False))
+        binding = await _advance(engine, run, binding)
+    return Placed(_issued(await _acquire(engine, run, binding, plan, reuse_only=False)), plan, binding)
 
 
 async def _acquire(engine: Engine, run: Run, binding: Binding, plan: Plan, *, reuse_only: bool) -> lease_pb2.Lease:
@@ -93,6 +145,6 @@ async def release_runtime(engine: Engine, binding: Binding, plan: Plan) -> None:
     fence = binding_fence(binding.binding_id, binding.epoch, max(binding.runtime_generation, 1))
     if plan.in_sandbox:
         await engine.runtimes.release_sandbox(fence, engine.settings.runtime_start_seconds)
-    elif binding.HasField("runtime_ref"):
-        host = plan.host(binding.runtime_ref.address)
-        await engine.runtimes.clean_up(host, fence, engine.settings.runtime_start_seconds)
+    elif address := binding.runtime_ref.address or plan.profile.adapter_address:
+        # Also where none is recorded: a run that was ended before its runtime was may have made one.
+        await engine.runtimes.clean_up(plan.host(address), fence, engine.settings.runtime_start_seconds)

@@ -120,13 +120,20 @@ class Bindings:
         )
         return revision
 
-    async def commit_head(self, fence: Fence, pending: head.Pending | None, outcome: str) -> int:
+    async def commit_head(
+        self,
+        fence: Fence,
+        pending: head.Pending | None,
+        outcome: str,
+        runtime_ref: RuntimeRefDocument | None = None,
+    ) -> int:
         """See `head.commit`. What the run wrote is read first: a part never changes, and none of a run in the slot is deleted."""
         written: dict[str, str] = {}
         if pending is not None and pending.part_refs:
             written = await self._store.codecs_of_run(fence.binding_id, fence.run_id, MAX_PARTS_OF_RUN)
         _, revision = await self._change_open(
-            fence.binding_id, lambda document: head.commit(document, fence, pending, written, outcome, self._now())
+            fence.binding_id,
+            lambda document: head.commit(document, fence, pending, written, outcome, self._now(), runtime_ref),
         )
         return revision
 

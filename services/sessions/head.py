@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request
-from services.sessions.binding import BindingDocument, HeadDocument, draft, stamped
+from services.sessions.binding import BindingDocument, HeadDocument, RuntimeRefDocument, draft, stamped
 from services.sessions.runtime_fence import Fence, check_fence, refuse_closing
 
 MAX_HEAD_PARTS: Final = 1024
@@ -27,10 +27,12 @@ def commit(
     written: Mapping[str, str],
     outcome: str,
     now: int,
+    runtime_ref: RuntimeRefDocument | None = None,
 ) -> tuple[BindingDocument, int]:
     """Makes what the run wrote the conversation's state, with how the run ended; returns the head's revision.
 
-    `written` are the parts of this binding and run that are stored, by reference, each with its codec.
+    `written` are the parts of this binding and run that are stored, by reference, each with its codec. `runtime_ref` is the runtime that
+    served the run, if it was not recorded before.
     """
     check_fence(document, fence)
     head = document["head"]
@@ -48,6 +50,9 @@ def commit(
         "codec": codec,
         "outcome": outcome,
     }
+    if document["runtime_ref"] is None:
+        # I27: the fence is this runtime's own generation; one that is recorded for it is never replaced.
+        changed["runtime_ref"] = runtime_ref
     changed["used"] = True
     return stamped(changed, now), changed["head"]["revision"]
 

@@ -183,6 +183,16 @@ async def test_i5_clear_races_starts_and_no_run_is_left_in_the_old_epoch(client:
     assert binding.epoch == 2
 
 
+async def test_i27_a_short_run_leaves_its_runtime_to_the_next(client: Client) -> None:
+    agent = await client.agent()
+    for turn in (1, 2):
+        run = await client.start(agent, "hello", "c")
+        assert f"turn {turn} " in text(await client.events(run.run_id))
+        binding = await client.settled(agent, "c")
+        assert binding.runtime_ref.incarnation
+        assert binding.runtime_generation == 1
+
+
 async def test_i14_a_watcher_that_never_reads_delays_nobody(
     client: Client, mesh: Mesh, clients: Callable[..., Client]
 ) -> None:

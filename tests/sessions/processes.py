@@ -206,9 +206,19 @@ class Client:
         return (await self.call("RecordNativeSession", request)).session_revision
 
     async def commit(
-        self, fence: fence_pb2.Fence, parts: list[str] | None = None, *, replace: bool = False, reason: str = "end_turn"
+        self,
+        fence: fence_pb2.Fence,
+        parts: list[str] | None = None,
+        *,
+        replace: bool = False,
+        reason: str = "end_turn",
+        incarnation: str = "",
     ) -> int:
         request = session.CommitHeadRequest(fence=fence, outcome=payload_pb2.RunCompleted(stop_reason=reason))
+        if incarnation:
+            request.runtime_ref.CopyFrom(
+                runtime_ref_pb2.RuntimeRef(address="unix:/run/adapter", incarnation=incarnation)
+            )
         if parts is not None:
             request.pending.CopyFrom(event_pb2.PendingHead(part_refs=parts, replace=replace))
         return (await self.call("CommitHead", request)).revision

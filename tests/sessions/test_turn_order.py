@@ -141,6 +141,25 @@ async def test_the_runtime_generation_rises_with_the_slot_while_no_runtime_is_re
     assert (await client.release(first.binding_id, "r4")).binding.runtime_generation == 4
 
 
+async def test_i27_the_head_records_the_runtime_unless_one_is_recorded(client: Client) -> None:
+    first = await client.granted("r1")
+    await client.commit(fence_of(first), incarnation="inc1")
+    assert (await client.find()).runtime_ref.incarnation == "inc1"
+    await client.release(first.binding_id, "r1")
+    second = await client.granted("r2")
+    assert (second.runtime_generation, second.runtime_ref.incarnation) == (1, "inc1")
+    await client.commit(fence_of(second), incarnation="inc2")
+    assert (await client.find()).runtime_ref.incarnation == "inc1"
+
+
+async def test_a_head_without_a_runtime_leaves_none_recorded(client: Client) -> None:
+    first = await client.granted("r1")
+    await client.commit(fence_of(first))
+    assert not (await client.find()).HasField("runtime_ref")
+    await client.release(first.binding_id, "r1")
+    assert (await client.granted("r2")).runtime_generation == 2
+
+
 async def test_i10_a_claim_needs_a_higher_generation(client: Client) -> None:
     binding = await client.granted("r1")
     await client.reserve("r2", policy=ENQUEUE)

@@ -77,10 +77,18 @@ class SessionsClient:
         return response.session_revision
 
     async def commit_head(
-        self, fence: fence_pb2.Fence, pending: event_pb2.PendingHead | None, outcome: payload_pb2.RunCompleted
+        self,
+        fence: fence_pb2.Fence,
+        pending: event_pb2.PendingHead | None,
+        outcome: payload_pb2.RunCompleted,
+        runtime_ref: runtime_ref_pb2.RuntimeRef | None,
     ) -> int:
-        """Commit the thread's head and how its run ended, in one write; the head's revision. Idempotent for a run."""
-        request = session_service_pb2.CommitHeadRequest(fence=fence, pending=pending, outcome=outcome)
+        """Commit the thread's head and how its run ended, in one write, with the runtime if it is not recorded; the head's revision. Idempotent
+        for a run.
+        """
+        request = session_service_pb2.CommitHeadRequest(
+            fence=fence, pending=pending, outcome=outcome, runtime_ref=runtime_ref
+        )
         response = await self._peer.call(self._stub.CommitHead, request)
         return response.revision
 

@@ -17,6 +17,7 @@ from services.sessions.service.wire import (
     outcome_text,
     pin_of,
     policy_of,
+    runtime_ref_of,
 )
 from services.sessions.turn import Reservation
 
@@ -72,10 +73,7 @@ class SessionServicer(api_grpc.SessionServiceServicer):
         return api.AdvanceRuntimeResponse(binding=binding_message(document))
 
     async def RecordRuntime(self, request: api.RecordRuntimeRequest, context: Context) -> api.RecordRuntimeResponse:
-        runtime_ref = request.runtime_ref
-        await self._bindings.record_runtime(
-            fence_of(request.fence), {"address": runtime_ref.address, "incarnation": runtime_ref.incarnation}
-        )
+        await self._bindings.record_runtime(fence_of(request.fence), runtime_ref_of(request.runtime_ref))
         return api.RecordRuntimeResponse()
 
     async def RecordNativeSession(
@@ -88,7 +86,10 @@ class SessionServicer(api_grpc.SessionServiceServicer):
         pending = (
             Pending(tuple(request.pending.part_refs), request.pending.replace) if request.HasField("pending") else None
         )
-        revision = await self._bindings.commit_head(fence_of(request.fence), pending, outcome_text(request.outcome))
+        runtime_ref = runtime_ref_of(request.runtime_ref) if request.HasField("runtime_ref") else None
+        revision = await self._bindings.commit_head(
+            fence_of(request.fence), pending, outcome_text(request.outcome), runtime_ref
+        )
         return api.CommitHeadResponse(revision=revision)
 
     async def BeginClear(self, request: api.BeginClearRequest, context: Context) -> api.BeginClearResponse:

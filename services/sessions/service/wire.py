@@ -21,6 +21,7 @@ from services.sessions.binding import (
     HeadDocument,
     PinDocument,
     Policy,
+    RuntimeRefDocument,
     Status,
 )
 from services.sessions.runtime_fence import Fence
@@ -111,6 +112,11 @@ def fence_of(message: fence_pb2.Fence) -> Fence:
         run_id=message.run_id,
         run_generation=message.run_generation,
     )
+
+
+def runtime_ref_of(message: runtime_ref_pb2.RuntimeRef) -> RuntimeRefDocument:
+    """Where a runtime is, as it is kept."""
+    return {"address": message.address, "incarnation": message.incarnation}
 
 
 def outcome_text(outcome: payload_pb2.RunCompleted) -> str:

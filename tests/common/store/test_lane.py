@@ -141,13 +141,15 @@ async def test_the_loop_waits_for_no_thread_of_a_lane_that_gets_on(monkeypatch: 
     gates = [Gate(), Gate()]
     lane = Lane("test", gates, bounds())
     waits: list[int] = []
+    loop, noted = asyncio.get_running_loop(), asyncio.Event()
     for number, worker in enumerate(lane._workers):
+        note = worker.has_served
+        monkeypatch.setattr(worker, "has_served", lambda note=note: (note(), loop.call_soon_threadsafe(noted.set)))
         monkeypatch.setattr(worker, "let_run", lambda number=number: waits.append(number))
     for gate in gates:
         gate.open.set()
     await lane.run(int)
-    while all(worker._served.locked() for worker in lane._workers):  # freed by the thread after its answer
-        await asyncio.sleep(0)
+    await noted.wait()  # the thread notes it after its answer
     for gate in gates:
         gate.open.clear()
     (job,) = await started(lane.run(int))
