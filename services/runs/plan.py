@@ -31,6 +31,11 @@ class Plan:
         return self.profile.placement == placement_pb2.PLACEMENT_SANDBOX_POD
 
     @property
+    def names_sessions(self) -> bool:
+        """Whether the adapter derives the id of the provider's session from the binding, so that it is known before the first turn."""
+        return self.profile.descriptor.session_id_style == descriptor_pb2.SESSION_ID_STYLE_CALLER_ASSIGNED
+
+    @property
     def has_tools(self) -> bool:
         """Whether the agent may call portable tools, so that the run must be closed to them before its head."""
         return bool(self.version.blueprint.tools.bindings)

@@ -9,7 +9,7 @@ import yaml
 
 from harness.common.v1 import error_pb2
 from harness.run.v1 import run_pb2
-from tests.runs.mesh import KILL, Client, Mesh
+from tests.runs.mesh import KILL, Client, Mesh, kind, text
 
 CREDENTIAL = "canary-credential-of-the-adapter"
 IDLE_SECONDS = 3
@@ -82,5 +82,31 @@ async def test_i9_a_host_that_never_starts_a_run_fails_it_in_time(clients: Calla
         run = await caller.start(await caller.agent(), "hello")
         events = await caller.events(run.run_id)
         assert events[-1].payload.run_failed.category == error_pb2.ERROR_CATEGORY_UNAVAILABLE
+    finally:
+        mesh.close()
+
+
+async def test_a_session_the_adapter_names_is_recorded_before_the_first_turn_and_opened_once(
+    clients: Callable[..., Client],
+) -> None:
+    mesh = Mesh()
+    mesh.reference.command = ["-m", "tests.runs.named_host", *mesh.reference.command[2:]]
+    mesh.start()
+    try:
+        caller = clients(mesh)
+        agent = await caller.agent()
+        name = ""
+        for _ in range(2):
+            run = await caller.start(agent, "hello", "c")
+            events = await caller.events(run.run_id)
+            name = (await caller.settled(agent, "c")).native_session_id
+            assert name.startswith("toy-")
+            assert text(events) == f"{name} 1"
+            # The turn came with it: nobody had to announce it in the stream.
+            assert "session_updated" not in [kind(event) for event in events]
+        await caller.clear(agent, "c")
+        events = await caller.events((await caller.start(agent, "hello", "c")).run_id)
+        assert text(events).endswith(" 2")
+        assert not text(events).startswith(name)
     finally:
         mesh.close()

@@ -57,6 +57,13 @@ class RuntimeClient:
         )
         return response.incarnation
 
+    async def open_session(self, host: Host, request: adapter_service_pb2.OpenSessionRequest, timeout: float) -> str:
+        """The provider's native session of the binding, opened or found again; empty if it has no name yet. Idempotent."""
+        response: adapter_service_pb2.OpenSessionResponse = await self._call(
+            host, "adapter", "OpenSession", request, timeout
+        )
+        return response.native_session_id
+
     async def close_session(self, host: Host, request: adapter_service_pb2.CloseSessionRequest, timeout: float) -> None:
         """End the provider's native session. Idempotent."""
         await self._call(host, "adapter", "CloseSession", request, timeout)
