@@ -73,9 +73,7 @@ async def with_session(engine: Engine, run: Run, binding: Binding, plan: Plan, i
     native_session_id = await patiently(
         engine.clock,
         engine.settings.reattach_seconds,
-        lambda: engine.runtimes.open_session(
-            plan.host(issued.address), request, engine.settings.runtime_start_seconds
-        ),
+        lambda: engine.runtimes.open_session(plan.host(issued.address), request, engine.settings.runtime_start_seconds),
     )
     if not native_session_id:
         return binding
