@@ -17,6 +17,7 @@ from services.sessions import epoch, head, runtime_fence, turn
 from services.sessions.binding import FIRST_EPOCH, BindingDocument, Conversation, RuntimeRefDocument, new_epoch
 from services.sessions.part_collection import PartCollector
 from services.sessions.parts import MAX_PARTS_OF_RUN
+from services.sessions.recent import RecentBindings
 from services.sessions.runtime_fence import Fence
 from services.sessions.store import SessionStore
 
@@ -40,6 +41,7 @@ class Bindings:
         self._collector = collector
         self._max_waiting = max_waiting
         self._lines: dict[str, _Line] = {}
+        self._recent = RecentBindings()
 
     async def find(self, subject: str, agent_id: str, conversation_id: str) -> BindingDocument:
         """The open epoch of the caller's conversation; `not_found` for everybody else's too (I2)."""
@@ -72,13 +74,14 @@ class Bindings:
                     fresh = new_epoch(conversation, self._binding_id(conversation, FIRST_EPOCH), FIRST_EPOCH, 0)
                     changed, outcome = turn.reserve(fresh, asked, self._max_waiting, now)
                     # I3: the key is unique, so of all raced creations one is inserted.
-                    if await self._store.insert_binding(key, changed):
-                        return changed, outcome
+                    kept = await self._store.insert_binding(key, changed)
                 else:
                     document = found[1]
                     changed, outcome = turn.reserve(document, asked, self._max_waiting, now)
-                    if changed is document or await self._store.replace_binding(key, document, changed):
-                        return changed, outcome
+                    kept = document if changed is document else await self._replaced(key, document, changed)
+                if kept is not None:
+                    self._recent.keep(key, kept)
+                    return kept, outcome
                 await _pause(attempt)
         raise _too_contended()
 
@@ -158,7 +161,7 @@ class Bindings:
                 if found is None:
                     return None, False
                 changed, closing = epoch.begin_clear(found[1], self._now())
-                if changed is found[1] or await self._store.replace_binding(key, found[1], changed):
+                if changed is found[1] or await self._replaced(key, found[1], changed) is not None:
                     return changed, closing
                 await _pause(attempt)
         raise _too_contended()
@@ -175,7 +178,7 @@ class Bindings:
             await self._store.archive(closing)
             following = epoch.opened(closing, self._binding_id(_conversation_of(closing), closing["epoch"] + 1))
             # I5: the binding id changes with the epoch, so of all raced finishes one succeeds, and a late one finds the archive.
-            if await self._store.replace_binding(key, closing, following):
+            if await self._replaced(key, closing, following) is not None:
                 break
             await _pause(attempt)
         else:
@@ -209,13 +212,18 @@ class Bindings:
         raise runtime_fence.stale_lease()
 
     async def _change(self, binding_id: str, decide: Decide[T]) -> tuple[BindingDocument, T] | None:
+        known = self._recent.take(binding_id)
+        if known is not None:
+            done = await self._change_known(*known, decide)
+            if done is not None:
+                return done
         found = await self._store.binding_by_id(binding_id)
         if found is None:
             return None
         key, document = found
         if key not in self._lines:
             changed, answer = decide(document)
-            if changed is document or await self._store.replace_binding(key, document, changed):
+            if changed is document or await self._replaced(key, document, changed) is not None:
                 return changed, answer
         async with self._line(key):
             for attempt in range(MAX_ATTEMPTS):
@@ -224,10 +232,31 @@ class Bindings:
                     return None
                 document = found[1]
                 changed, answer = decide(document)
-                if changed is document or await self._store.replace_binding(key, document, changed):
+                if changed is document or await self._replaced(key, document, changed) is not None:
                     return changed, answer
                 await _pause(attempt)
         raise _too_contended()
+
+    async def _change_known(
+        self, key: str, document: BindingDocument, decide: Decide[T]
+    ) -> tuple[BindingDocument, T] | None:
+        """The change made without a read, or None where only a read can tell what to answer."""
+        if key in self._lines:
+            return None
+        try:
+            changed, answer = decide(document)
+        except HarnessError:
+            return None  # refused by what may be old
+        if changed is document or await self._replaced(key, document, changed) is None:
+            return None
+        return changed, answer
+
+    async def _replaced(self, key: str, before: BindingDocument, after: BindingDocument) -> BindingDocument | None:
+        """Compare-and-set; the document as it is kept now, None when it was another already."""
+        kept = await self._store.replace_binding(key, before, after)
+        if kept is not None:
+            self._recent.keep(key, kept)
+        return kept
 
     @asynccontextmanager
     async def _line(self, key: str):

@@ -52,14 +52,18 @@ class SessionStore:
         record = await _answered(self._records.find(BINDINGS, BY_BINDING_ID, (binding_id,)))
         return None if record is None else (record.key, cast(BindingDocument, record.document))
 
-    async def insert_binding(self, key: str, document: BindingDocument) -> bool:
-        """False: somebody else was first (I3)."""
-        return await self._inserted(BINDINGS, key, document)
+    async def insert_binding(self, key: str, document: BindingDocument) -> BindingDocument | None:
+        """The document as it is kept; None: somebody else was first (I3)."""
+        inserted = await self._inserted(BINDINGS, key, document)
+        return _at(document, 1) if inserted else None
 
-    async def replace_binding(self, key: str, before: BindingDocument, after: BindingDocument) -> bool:
-        """Compare-and-set against the document that was read; False: it has changed since."""
+    async def replace_binding(
+        self, key: str, before: BindingDocument, after: BindingDocument
+    ) -> BindingDocument | None:
+        """Compare-and-set against the document that was kept; the one that is now, None: it has changed since."""
         rev: int = cast(Document, before)["rev"]
-        return await _answered(self._records.compare_and_set(BINDINGS, key, rev, cast(Document, after)))
+        done = await _answered(self._records.compare_and_set(BINDINGS, key, rev, cast(Document, after)))
+        return _at(after, rev + 1) if done else None
 
     async def archived(self, binding_id: str) -> BindingDocument | None:
         """A closed epoch."""
@@ -131,6 +135,10 @@ class SessionStore:
         except DuplicateKey:
             return False
         return True
+
+
+def _at(document: BindingDocument, rev: int) -> BindingDocument:
+    return cast(BindingDocument, {**document, "rev": rev})
 
 
 async def _answered(call: Awaitable[T]) -> T:

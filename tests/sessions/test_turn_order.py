@@ -179,6 +179,21 @@ async def test_i10_of_raced_claims_of_one_generation_one_wins(start: Start) -> N
     assert (await clients[1].find()).active.run_generation == 2
 
 
+async def test_i10_a_process_that_knew_an_older_binding_lets_the_store_decide(start: Start) -> None:
+    here, there = await start("a"), await start("b")
+    binding = await here.granted("r1")
+    old = fence_of(binding)
+    await there.claim(binding.binding_id, "r1", 2)
+    await refused(here.commit(old))  # by what `here` wrote last, the fence is current
+    assert not (await there.find()).HasField("head")
+    await there.release(binding.binding_id, "r1")
+    await here.granted("r2")
+    await there.release(binding.binding_id, "r2")
+    await there.granted("r3")
+    # By what `here` wrote last r3 is not in the slot, and it is.
+    assert (await here.release(binding.binding_id, "r3")).released
+
+
 async def test_what_may_need_help_is_listed_page_by_page(start: Start) -> None:
     client = await start()
     for n in range(7):
