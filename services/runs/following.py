@@ -22,7 +22,7 @@ from services.runs.run import Issued
 from services.runs.segmenting import Stop
 from services.runs.turn import turn_input
 
-FIRST_EVENT_SECONDS: Final = 0.004
+FIRST_EVENT_SECONDS: Final = 0.02
 """How long `run.started` waits for the runtime's first event, to stand in one segment with it."""
 ACK_EVENTS: Final = 2_048
 """Drafts that may be durable and not yet acknowledged; an eighth of what a runtime holds."""
