@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +19,7 @@ from services.runs.held import Halt, HeldRun
 from services.runs.intent import Intent
 from services.runs.log import BrokenLog
 from services.runs.patience import patiently
+from services.runs.places import UNBOUNDED, Places, ProfileKey, Share
 from services.runs.run import Run, Status
 from services.runs.sealing import seal
 from services.runs.segmenting import Tail
@@ -30,14 +30,14 @@ _log = get_logger(__name__)
 
 
 class Dispatcher:
-    """The executors of this process. At most `max_active_runs` at once, but for runs that must be taken over or ended: those never wait."""
+    """The executors of this process. At most `max_active_runs` at once, and of a profile at most as many as the operator allows in one process,
+    but for runs that must be taken over or ended: those never wait.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._active: dict[str, Executor] = {}
-        self._places = 0
-        self._line: deque[str] = deque()
-        self._in_line: set[str] = set()
+        self._places = Places(engine.settings.max_active_runs, engine.settings.max_queued_runs)
         self._stopping = False
         self._handing_over = False
         self._idle = asyncio.Event()
@@ -60,41 +60,40 @@ class Dispatcher:
 
     def has_in_line(self, run_id: str) -> bool:
         """Whether the run waits here for an executor."""
-        return run_id in self._in_line
+        return self._places.waits(run_id)
 
     def line_is_full(self) -> bool:
         """Whether one more queued run would pass the bound (I35)."""
-        return len(self._line) >= self._engine.settings.max_queued_runs and not self._has_place()
+        return self._places.is_full()
 
-    def take_place(self) -> bool:
+    def line_is_full_for(self, share: Share) -> bool:
+        """Whether one more queued run of this profile would pass the bound (I35)."""
+        return self._places.is_full_for(share)
+
+    def take_place(self, share: Share) -> bool:
         """Reserve an execution. Pair with `begin` or `give_place`."""
-        if self._stopping or not self._has_place():
+        if self._stopping or not self._places.has_room or not self._places.may_have(share):
             return False
-        self._places += 1
-        self._note_load()
+        self._take_of(share.key)
         return True
 
-    def give_place(self) -> None:
-        """Give a reserved execution back unused."""
-        self._places -= 1
+    def give_place(self, key: ProfileKey) -> None:
+        """Give an execution of the profile back."""
+        self._places.give()
+        self._places.give_of(key)
         self._pump()
         self._note_load()
 
     def begin(self, executor: Executor) -> None:
         """Execute in the place that was taken."""
-        self._places -= 1
         self._launch(executor)
 
     def offer(self, run_id: str) -> None:
         """A queued run whose slot is its own: execute it as soon as there is room. A full line drops it; the sweep finds it again."""
-        if run_id in self._active or run_id in self._in_line:
+        if run_id in self._active or not self._places.enter(run_id):
             return
-        if len(self._line) >= self._engine.settings.max_queued_runs + self._engine.settings.max_active_runs:
-            return
-        if not self._has_place():
+        if not self._places.has_room:
             self._engine.bus.announce(run_id)  # another replica may have room
-        self._line.append(run_id)
-        self._in_line.add(run_id)
         self._pump()
 
     async def has_room(self) -> None:
@@ -125,8 +124,7 @@ class Dispatcher:
     async def drain(self) -> None:
         """Take no new work, let runs finish for half of the grace, then hand over the rest (I33)."""
         self._stopping = True
-        self._line.clear()
-        self._in_line.clear()
+        self._places.forget_lines()
         try:
             async with asyncio.timeout(self._engine.settings.shutdown_grace_seconds * HANDOVER_SHARE):
                 await self._idle.wait()
@@ -138,33 +136,60 @@ class Dispatcher:
 
     def _note_load(self) -> None:
         """Keep the two events true; called after every change of what is executed or about to be."""
-        for event, holds in ((self._idle, not self._active and not self._places), (self._room, self._has_place())):
+        for event, holds in ((self._idle, not self._places.taken), (self._room, self._places.has_room)):
             if holds:
                 event.set()
             else:
                 event.clear()
 
-    def _has_place(self) -> bool:
-        return len(self._active) + self._places < self._engine.settings.max_active_runs
+    def _take_of(self, key: ProfileKey) -> None:
+        self._places.take()
+        self._places.take_of(key)
+        self._note_load()
 
     def _pump(self) -> None:
-        while self._line and self._has_place() and not self._stopping:
-            run_id = self._line.popleft()
-            self._in_line.discard(run_id)
-            self._places += 1
+        while self._places.has_room and not self._stopping and (run_id := self._places.next()) is not None:
+            self._places.take()
             self._note_load()
             self._engine.tasks.spawn("execute_queued", self._execute_queued(run_id))
 
     async def _execute_queued(self, run_id: str) -> None:
+        key = self._places.handed(run_id)
         try:
             run = await self._engine.store.get(run_id)
             if run is None or run.status is not Status.QUEUED:
                 return
+            if key is None:
+                key = await self._admitted(run)
+                if key is None:
+                    return
             binding = await self._slot_of(run)
             if binding is not None:  # Take 1: free, and the slot is the run's own
                 await self._take(replace(run, turn=binding.turn), Why.FIRST, binding=binding)
         finally:
-            self.give_place()
+            self._places.give()
+            if key is not None:
+                self._places.give_of(key)
+            self._pump()
+            self._note_load()
+
+    async def _admitted(self, run: Run) -> ProfileKey | None:
+        """An execution of the run's profile is counted; or None, and the run waits aside for one, in the way of no other profile's (I23)."""
+        share = await self._share_of(run)
+        if self._places.may_have(share):
+            self._places.take_of(share.key)
+            return share.key
+        if self._places.put_aside(run.run_id, share):
+            self._engine.bus.announce(run.run_id)  # another replica may execute one more
+        return None
+
+    async def _share_of(self, run: Run) -> Share:
+        try:
+            profile = await self._engine.catalog.profile(run.harness_id, run.profile_id)
+        except HarnessError:
+            # Whoever executes the run asks the same and ends it truthfully if there is no answer.
+            return Share(run.profile, UNBOUNDED)
+        return Share(run.profile, profile.max_concurrent_runs)
 
     async def _take(
         self,
@@ -191,6 +216,7 @@ class Dispatcher:
             _log.info("take_abandoned", run_id=run.run_id, why=str(fenced))
             return Refused.HELD
         executor.held.lease.sent_at = sent_at
+        self._take_of(executor.held.run.profile)
         self._launch(executor)
         return None
 
@@ -234,7 +260,6 @@ class Dispatcher:
         self._active[executor.held.run_id] = executor
         if self._handing_over:
             executor.held.halt(Halt.HANDOVER)  # I33: it was taken while the others were already given away
-        self._note_load()
         self._engine.tasks.spawn("execute", self._live(executor))
 
     async def _live(self, executor: Executor) -> None:
@@ -251,11 +276,10 @@ class Dispatcher:
         finally:
             if self._active.get(run_id) is executor:
                 del self._active[run_id]
-            self._note_load()
+            self.give_place(executor.held.run.profile)
             released = executor.released
             if released is not None and released.HasField("active"):
                 self.offer(released.active.run_id)
-            self._pump()
 
     async def _renew(self, executor: Executor) -> None:
         try:

@@ -86,6 +86,11 @@ class Run:
         return self.status in OPEN
 
     @property
+    def profile(self) -> tuple[str, str]:
+        """Harness and profile it is executed with."""
+        return self.harness_id, self.profile_id
+
+    @property
     def is_stored_run(self) -> bool:
         """False for a tombstone."""
         return self.status is not Status.TOMBSTONE

@@ -38,7 +38,7 @@ class RunsSettings(ServiceSettings):
         Field(
             ge=0,
             le=100_000,
-            description="Runs waiting here for an executor; one more start is refused with `capacity`.",
+            description="Runs waiting here for an executor, and as many for each profile at its bound; one more start is refused with `capacity`.",
         ),
     ] = 2_000
     lease_ttl_seconds: Annotated[

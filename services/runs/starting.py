@@ -20,6 +20,7 @@ from services.runs.engine import Engine
 from services.runs.executor import Executor
 from services.runs.held import HeldRun
 from services.runs.intent import CancelReason
+from services.runs.places import Share
 from services.runs.placing import expected_place
 from services.runs.plan import Plan
 from services.runs.run import Run, Status
@@ -69,6 +70,10 @@ class Starter:
         if not record.enabled:
             raise start.disabled()  # I4
         plan = await self._plan_of(version)
+        harness = version.blueprint.harness
+        wanted = Share((harness.id, harness.profile_id or DEFAULT_PROFILE), plan.profile.max_concurrent_runs)
+        if self._dispatcher.line_is_full_for(wanted):
+            raise start.no_room()  # I35
         if request.policy == "interrupt":
             # I6: before its reservation could send another run away, for this request may have had its run already.
             known = await self._known(request)
@@ -124,10 +129,16 @@ class Starter:
 
     # Start 2: nobody is answered with a run that is not stored.
 
-    async def _store(self, request: Request, run_id: str, binding: Binding, plan: Plan) -> Run | None:
+    async def _store(
+        self, request: Request, run_id: str, binding: Binding, plan: Plan, *, in_place: bool = True
+    ) -> Run | None:
         has_slot = binding.HasField("active") and binding.active.run_id == run_id
-        if has_slot and self._dispatcher.take_place():
-            return await self._store_running(request, run_id, binding, plan)
+        if has_slot and in_place:
+            plan = await self._pinned(plan, binding)
+            pin = binding.pin
+            share = Share((pin.harness_id, pin.profile_id), plan.profile.max_concurrent_runs)
+            if self._dispatcher.take_place(share):
+                return await self._store_running(request, run_id, binding, plan, share)
         run, inserted = await self._insert(self._queued(request, run_id, binding, has_slot=has_slot), request, binding)
         if inserted and has_slot:
             self._dispatcher.offer(run_id)
@@ -135,12 +146,13 @@ class Starter:
             self._engine.tasks.spawn("clear_the_way", self._clear_the_way(request, run_id, binding))
         return run
 
-    async def _store_running(self, request: Request, run_id: str, binding: Binding, plan: Plan) -> Run | None:
+    async def _store_running(
+        self, request: Request, run_id: str, binding: Binding, plan: Plan, share: Share
+    ) -> Run | None:
         """In place: stored at once as running, generation 1, while its runtime is made (Start 3)."""
         executor: Executor | None = None
         begun = False
         try:
-            plan = await self._pinned(plan, binding)
             wanted = self._in_place(self._queued(request, run_id, binding, has_slot=True), binding, plan)
             executor = Executor(HeldRun(self._engine, wanted, request.body, binding, Tail()))
             executor.place_early(binding, plan)
@@ -151,7 +163,7 @@ class Starter:
             return run
         finally:
             if not begun:
-                self._dispatcher.give_place()
+                self._dispatcher.give_place(share.key)
                 if executor is not None:
                     await executor.abandon()
 
@@ -210,7 +222,8 @@ class Starter:
         """The same request holds or awaits the slot under this id: answer it, and store it first if its starter has not yet."""
         run = await self._engine.store.get(run_id)
         if run is None:
-            return await self._store(request, run_id, binding, plan)
+            # Queued, not in place: its starter may be making a runtime for it at this moment, and one executor alone does that.
+            return await self._store(request, run_id, binding, plan, in_place=False)
         if run.is_stored_run:
             return start.same_request(run, request)
         await self._canceller.end_reservation(binding, run_id, CancelReason.CLIENT_REQUEST)

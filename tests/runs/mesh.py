@@ -196,6 +196,7 @@ class Mesh:
                 _profile("default"),
                 _profile("faults", settings={"allow_faults": True}),
                 _profile("brief", limits={"max_run_seconds": 1}),
+                _profile("single", settings={"allow_faults": True}, limits={"max_concurrent_runs": 1}),
             ],
         }
         (self.folder / "harness.yaml").write_text(yaml.safe_dump({"version": 1, "adapters": [reference]}))

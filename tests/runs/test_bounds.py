@@ -47,6 +47,44 @@ async def test_i35_more_runs_than_may_be_executed_wait_and_more_than_may_wait_ar
     await client.cancel(active[1].run_id)
 
 
+async def test_i23_a_profile_at_its_bound_keeps_its_runs_waiting_and_nobody_elses(
+    mesh: Mesh, clients: Callable[..., Client]
+) -> None:
+    part = mesh.runs_part(
+        "shared",
+        HARNESS_STORE_URL=f"sqlite://{mesh.folder}/shared.sqlite3",
+        HARNESS_MAX_ACTIVE_RUNS="3",
+        HARNESS_MAX_QUEUED_RUNS="2",
+    )
+    part.start()
+    try:
+        client = clients(mesh, None, "shared")
+        agent, other = await client.agent("single"), await client.agent("faults")
+        active = await client.start(agent, HANG, "a")
+        await client.seen(active.run_id, "run_started")
+        waiting = [await client.start(agent, {"n": 1}, f"w{number}") for number in range(2)]
+        # Its own line is full: one more is refused.
+        with pytest.raises(HarnessError) as refused:
+            await client.start(agent, {"n": 1}, "x")
+        assert (refused.value.reason, refused.value.retryable) == (Reason.CAPACITY, True)
+        # The other profile's runs are executed at once, those that waited in the same line included.
+        long = [await client.start(other, HANG, f"l{number}") for number in range(2)]
+        queued = await client.start(other, {"n": 1}, "q")
+        assert (await client.get(queued.run_id)).status == run_pb2.RUN_STATUS_QUEUED
+        await client.cancel(long[0].run_id)
+        assert kind((await client.events(queued.run_id))[-1]) == "run_completed"
+        assert [(await client.get(run.run_id)).status for run in waiting] == [run_pb2.RUN_STATUS_QUEUED] * 2
+        await client.cancel(active.run_id)
+        for run in waiting:
+            assert kind((await client.events(run.run_id))[-1]) == "run_completed"
+        first, second = [await client.get(run.run_id) for run in waiting]
+        # In the order in which they came, one after the other.
+        assert first.updated_at.ToNanoseconds() <= second.updated_at.ToNanoseconds()
+        await client.cancel(long[1].run_id)
+    finally:
+        part.end(KILL)
+
+
 async def test_i35_many_runs_at_once_all_end(client: Client) -> None:
     agent = await client.agent("default")
     runs = await asyncio.gather(*(client.start(agent, {"n": 10}, f"c{number}") for number in range(150)))
