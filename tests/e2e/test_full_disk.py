@@ -48,6 +48,7 @@ def test_i9_i34_a_full_disk_refuses_clearly_and_loses_nothing(small_disk: Path) 
         assert events[-1].event_type == "run.completed"
         assert [event.event_type for event in events].count("content.delta") == 60
         assert watch(client, start_when_possible(client, agent, "hello", other))[-1].event_type == "run.completed"
+        poll_until(lambda: not stored.unsettled(), "slot and status to follow the terminal")
         assert violations_of(stored, Recorded({})) == []
 
 
