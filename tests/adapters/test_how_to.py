@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import yaml
 
 from adapters.sdk.testing import connected, kinds, text_of
 from tests.adapters.processes import AdapterProcess
+from tests.support.mesh import HARNESS, poll_until, running_mesh
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-an-adapter.md"
 
@@ -25,7 +27,7 @@ def install(folder: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "__main__.py").write_text(adapter.replace("adapters.parrot", "parrot"))
-    (folder / "test_parrot.py").write_text("from parrot.__main__ import ParrotAdapter\n" + test)
+    (folder / "test_parrot.py").write_text(test.replace("adapters.parrot", "parrot"))
 
 
 async def test_the_adapter_of_the_page_is_served_in_both_placements(folder):
@@ -71,9 +73,33 @@ async def test_the_test_of_the_page_passes(folder):
 
 
 def test_the_commands_and_the_operators_file_name_what_there_is():
-    (commands,) = blocks("sh")
-    assert commands.count("python -m adapters.parrot --listen unix:") == 2
-    (operator,) = blocks("yaml")
+    serve, use, test = blocks("sh")
+    assert serve.count("python -m adapters.parrot --listen unix:") == 2
+    assert "agents apply agent-parrot.yaml" in use
+    assert "asyncio_mode=auto test_parrot.py" in test
+    operator, _ = blocks("yaml")
     (entry,) = yaml.safe_load(operator)["adapters"]
     assert entry["harness_id"] == "parrot"
     assert entry["profiles"][0]["placement"] == "provider_managed"
+
+
+def test_the_adapter_of_the_page_gets_into_the_catalog_and_its_agent_runs(folder):
+    install(folder)
+    operator, agent = blocks("yaml")
+    (entry,) = yaml.safe_load(operator)["adapters"]
+    entry |= {"embedded_module": "parrot", "address": "unix:run/parrot.sock"}
+    config, blueprint = folder / "harness.yaml", folder / "agent-parrot.yaml"
+    config.write_text(yaml.safe_dump({"version": 1, "adapters": [entry]}))
+    blueprint.write_text(agent)
+    path = {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    with running_mesh(folder / "data", ["--config", str(config)], path) as mesh:
+        poll_until(lambda: "  available" in harness(mesh, "harnesses", "list"), "the parrot to be available")
+        assert harness(mesh, "agents", "apply", str(blueprint)) == "agent-parrot: created (version 1)\n"
+        assert harness(mesh, "run", "agent-parrot", "hello there") == "hello there \n"
+
+
+def harness(mesh, *arguments):
+    """What the command says, spoken to this mesh."""
+    command = [HARNESS, *arguments]
+    environment = {**os.environ, "HARNESS_URL": mesh.url}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
