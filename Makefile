@@ -26,8 +26,8 @@ gen: setup ## build gen/python from proto/, if something changed
 	@$(PY) -m build_tools.generate
 
 .PHONY: run
-run: gen ## start the mesh here and show the example agent's turn
-	@$(BIN)/harness up --demo
+run: gen ## start the mesh here and show the example agent's turn (ARGS="--port 8020")
+	@$(BIN)/harness up --demo $(ARGS)
 
 .PHONY: test
 test: gen ## run every test (TESTS=path and ARGS=... narrow it)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from pathlib import Path
 
 from cli.api import Api
@@ -51,12 +52,19 @@ def next_steps(url: str, agent_id: str, conversation_id: str) -> list[str]:
     return [
         "",
         "The mesh keeps running; Ctrl-C stops it. Try in another terminal:",
+        *_activation(),
         f'  {prefix}harness run {agent_id} "And now?" --conversation {conversation_id}',
         f"  {prefix}harness runs list",
         f'  curl {url}/api/v1/invoke -H "Authorization: Bearer {token}" -H {shlex.quote(f"X-Harness-Engine-Subject: {subject}")} '
         f"-H 'Content-Type: application/json' -d '{body}'",
         "",
     ]
+
+
+def _activation() -> list[str]:
+    """What puts `harness` on the path of another terminal, when it is in a virtual environment."""
+    activate = Path(sys.prefix, "bin", "activate")
+    return [f"  . {shlex.quote(str(activate))}"] if activate.is_file() else []
 
 
 def _environment() -> dict[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,7 @@ async def run_mesh(options: UpOptions, *, say: Say, on_ready: Callable[[str], Aw
         layout = layout_of(options.data_dir)
         layout.create()
         with _locked(layout), _lifeline() as lifeline:
+            _refuse_taken_port(options.host, options.port)
             mesh = Mesh(layout, _components(layout, options), lifeline, say)
             return await mesh.run(stop, on_ready)
     except ConfigurationError as error:
@@ -80,7 +82,6 @@ class Mesh:
         self._say = say
         self._children: dict[str, Child] = {}
         self._restarts: dict[str, int] = {}
-        self._stopping = False
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], Awaitable[None]] | None) -> int:
         """Starts everything, waits for the stop, stops everything."""
@@ -91,6 +92,7 @@ class Mesh:
         try:
             await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
+                self._say("stopping")
                 return EXIT_OK
             starting.result()
             self._say(f"ready in {time.monotonic() - began:.1f} s: {self._url} (documentation at {self._url}/docs)")
@@ -98,6 +100,7 @@ class Mesh:
             if on_ready is not None:
                 work.append(asyncio.create_task(_call(on_ready, self._url)))
             await _first_failure_or(stopped, work)
+            self._say("stopping")
             return EXIT_OK
         except ChildEnded as error:
             self._report(error)
@@ -106,7 +109,6 @@ class Mesh:
             self._say(f"the mesh was not ready within {READY_SECONDS:g} s: see the logs in {self._layout.logs}")
             return EXIT_FAILURE
         finally:
-            self._stopping = True
             await _cancel([starting, stopped, *work])
             await self._stop_all()
             self._layout.state_file.unlink(missing_ok=True)
@@ -215,6 +217,20 @@ def _refuse_open_door(host: str) -> None:
         raise ConfigurationError(
             f"HARNESS_TOKEN is not set: it is required to listen on {host}, which is not loopback."
         )
+
+
+def _refuse_taken_port(host: str, port: int) -> None:
+    """Says at once what the gateway would say at the end of the start. The gateway decides: the port may be taken in between."""
+    if not port:
+        return
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        # A name that cannot be resolved has a number of its own, and the text for it.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {reason}. Choose another --port (0: any free one) or --host."
+        ) from None
 
 
 @contextmanager
