@@ -198,7 +198,10 @@ def _hint(status: int, code: str, facts: Mapping[str, str | int]) -> str:
     if status == 401:
         return "Check HARNESS_TOKEN and HARNESS_SUBJECT."
     if status == 404:
-        return "Check the id, and HARNESS_SUBJECT: what belongs to another subject is not found."
+        return (
+            "Check the id with `harness agents list` or `harness runs list`. "
+            "Runs and conversations of another subject than HARNESS_SUBJECT are not found."
+        )
     if code == "harness_session_conflict" and "run_id" in facts:
         run_id = facts["run_id"]
         return (

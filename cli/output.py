@@ -92,7 +92,8 @@ class Output:
             return
         _print(self.notes, f"error: {error.message}", "bold red")
         for problem in error.problems:
-            if problem.message != error.message:
+            # What the message ends with was said already, with its place.
+            if not (problem.message and error.message.endswith(problem.message)):
                 _print(self.notes, f"  {problem_line(problem)}", "")
         if error.hint:
             _print(self.notes, error.hint, "")

@@ -106,6 +106,13 @@ async def test_somebody_elses_save_is_a_conflict(mesh: StandIn, tmp_path: Path) 
     assert "apply again" in result.err
 
 
+async def test_a_problem_the_error_names_already_is_not_said_twice(tmp_path: Path) -> None:
+    file = str(tmp_path / "none.yaml")
+    result = await harness("agents", "apply", file)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"error: {file}: cannot be read: No such file or directory.\n"
+
+
 async def test_lists_are_pages_with_a_bound(mesh: StandIn) -> None:
     for number in range(120):
         mesh.agents[f"a{number:03}"] = [{}]
@@ -245,6 +252,9 @@ async def test_the_demo_saves_the_example_runs_a_turn_and_says_what_to_try(mesh:
     assert "agent-example: created (version 1)" in result.err
     assert f"HARNESS_URL={mesh.url} harness run agent-example" in result.err
     assert "curl" in result.err
+    assert f"  . {Path(sys.prefix, 'bin', 'activate')}\n" in result.err, (
+        "`harness` is not on another terminal's path yet"
+    )
     assert {seen.headers["authorization"] for seen in mesh.seen} == {"Bearer first"}
     assert "first" not in result.out + result.err
 
