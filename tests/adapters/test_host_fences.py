@@ -2,12 +2,16 @@
 
 import grpc
 import pytest
+from google.protobuf import timestamp_pb2
 
+from adapters.sdk import events
+from adapters.sdk.host.refusal import Refusal
+from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.testing import kinds, text_of
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_service_pb2 as pb2
-from tests.adapters.scripted import forever, steered, three, until
+from tests.adapters.scripted import FAST, forever, gate, steered, three, until
 from tests.adapters.status import details, drained, refused
 
 
@@ -105,6 +109,49 @@ async def test_i6_two_bindings_work_at_once_and_one_binding_works_on_one():
         assert health.report.capacity.active == 3
         for each in clients:
             await each.cancel(each.fence(1, f"run-{each.binding_id}"))
+
+
+@pytest.mark.parametrize("moment", [{"seconds": 1 << 60}, {"seconds": -(1 << 40)}, {"seconds": 1, "nanos": -5}])
+async def test_a_start_that_is_refused_leaves_nothing_behind(moment):
+    adapter, context = steered(three)
+    async with context as client:
+        await client.create()
+        fence, turn = client.fence(1, "r1"), client.input("x")
+        turn.deadline.CopyFrom(timestamp_pb2.Timestamp(**moment))
+        for _ in range(2):
+            await refused(drained(client.start(fence, turn)), "INVALID_ARGUMENT", "invalid_request")
+        await refused(client.ack(fence, 0), "NOT_FOUND", "run_unknown")
+        # The turn was not used up, nor the runtime's place for a run.
+        assert kinds(await client.follow(client.start(fence, client.input("y"))))[-1] == "run.completed"
+        assert [each.message for each in adapter.turns] == ["y"]
+
+
+class BrokenRegistry(RuntimeRegistry):
+    """Fails while the input of a turn that carries a state token is put together."""
+
+    def _state_stub(self, address):
+        raise OSError(address)
+
+
+async def test_i6_a_start_that_fails_ends_no_older_run_and_takes_no_place():
+    queue, play = gate()
+    adapter, context = steered(play)
+    async with context as client:
+        client.state_address = "unix:/nowhere"
+        registry = BrokenRegistry(adapter, "this-process", FAST)
+        await registry.create(client.fence(), client.context())
+        run = registry.start(client.fence(1, "r1"), "this-process", client.input("x"))
+        second = client.fence(2, "r2")
+        with pytest.raises(OSError, match="nowhere"):
+            registry.start(second, "this-process", client.input("y", token="t"))
+        assert registry.active_runs == 1
+        with pytest.raises(Refusal, match="knows nothing"):
+            registry.known(second)
+        queue.put_nowait(events.completed())
+        queue.put_nowait(None)
+        assert [kinds(drafts) async for _, drafts in run.follow(0)] == [["run.completed"]]
+        assert registry.start(second, "this-process", client.input("y")).turn == 2
+        await registry.close()
 
 
 async def test_requests_are_checked_against_the_contract():

@@ -112,17 +112,19 @@ class RuntimeSlot:
             return known
         if fence.turn <= self._turn:  # I6: a turn belongs to one run, and an older one never works beside a younger
             raise refusal.stale_lease("A younger turn has reached this runtime.")
-        self._turn = fence.turn
-        deadline = Deadline(turn.deadline.ToMicroseconds() / 1e6)
+        # Whatever can be refused is refused before anything of the run is visible: a run that stands here and was never started would
+        # be joined by every repetition of the call, and would hold its turn's place for ever.
+        deadline = _deadline(turn)
         flow = FlowLimits.of(self.construction.context.limits)
-        older = self._run
         run = HostedRun(fence.run_id, fence.turn, fence.run_generation, deadline, flow, self._limits, self._background)
+        run.on_released = on_released
+        older = self._run
+        hooks = _TurnHooks(self, run, older, self._make_turn(fence, turn, run, deadline), decision)
+        run.start(hooks)
         if older is not None:
             self._remember(older)
-        self._run = run
+        self._turn, self._run = fence.turn, run
         self.used_at = time.monotonic()
-        run.on_released = on_released
-        run.start(_TurnHooks(self, run, older, self._make_turn(fence, turn, run, deadline), decision))
         return run
 
     def _remember(self, run: HostedRun) -> None:
@@ -251,6 +253,14 @@ class RuntimeSlot:
     async def open_session(self, turn: Turn) -> str:
         """The native session's name, if the host has to announce it before the turn's first event."""
         return await self._session.open(turn.native_session_id)
+
+
+def _deadline(turn: runtime_pb2.TurnInput) -> Deadline:
+    try:
+        return Deadline(turn.deadline.ToMicroseconds() / 1e6)
+    except ValueError:
+        issue = refusal.FieldIssue("turn.deadline", "timestamp", "This is no moment from year 1 to 9999.")
+        raise refusal.invalid("The request is malformed at turn.deadline.", [issue]) from None
 
 
 class _TurnHooks(RunHooks):
