@@ -29,9 +29,10 @@ An adapter takes `--listen ADDRESS`, `--worker` and `--socket-mode`, and from th
 | setting | default | meaning |
 |---|---|---|
 | `HARNESS_LISTEN` | none | Address, when `--listen` is not given. |
-| `HARNESS_ADAPTER_TOKEN` or `HARNESS_ADAPTER_TOKEN_FILE` | none | Token its callers must send; required unless it listens on a unix socket or on loopback. |
+| `HARNESS_ADAPTER_TOKEN` or `HARNESS_ADAPTER_TOKEN_FILE` | none | Token its callers must send; required on TCP, loopback too; not on a unix socket. |
+| `HARNESS_ADAPTER_ALLOW_ANONYMOUS` | 0 | 1: callers on loopback need no token. For development; the log warns. |
 | `HARNESS_ADAPTER_MAX_RUNS` | 1000 | Runs at once. |
-| `HARNESS_ADAPTER_MAX_RUNTIMES` | 10000 | Runtimes at once. |
+| `HARNESS_ADAPTER_MAX_RUNTIMES` | 5000 | Runtimes at once. |
 | `HARNESS_SHUTDOWN_GRACE_SECONDS` | 10 | Seconds that runs get to finish after SIGTERM. |
 | `HARNESS_LOG_LEVEL` | `info` | `debug`, `info`, `warning` or `error`. |
 

@@ -21,6 +21,7 @@ EXIT_FAILURE = 1
 EXIT_CONFIGURATION = 2
 LISTEN_VARIABLE = "HARNESS_LISTEN"
 TOKEN_VARIABLE = "HARNESS_ADAPTER_TOKEN"  # noqa: S105 - the name of a variable
+ALLOW_ANONYMOUS_VARIABLE = "HARNESS_ADAPTER_ALLOW_ANONYMOUS"
 READY_FD_VARIABLE = "HARNESS_READY_FD"
 DIE_WITH_PARENT_VARIABLE = "HARNESS_DIE_WITH_PARENT"
 SHUTDOWN_GRACE_VARIABLE = "HARNESS_SHUTDOWN_GRACE_SECONDS"
@@ -38,6 +39,8 @@ class ProcessSettings:
     listen: str
     worker: bool
     token: str
+    # Development alone: on loopback, whoever is on this machine may call without a token.
+    allow_anonymous: bool
     socket_mode: int
     shutdown_grace: float
     max_runs: int
@@ -59,6 +62,7 @@ def read_settings(name: str, arguments: Sequence[str]) -> ProcessSettings:
         listen=checked_address(listen),
         worker=given.worker,
         token=_secret(TOKEN_VARIABLE),
+        allow_anonymous=_switch(ALLOW_ANONYMOUS_VARIABLE),
         socket_mode=_octal(given.socket_mode),
         shutdown_grace=_number(SHUTDOWN_GRACE_VARIABLE, 10.0, 0.0, 3_600.0),
         max_runs=int(_number(MAX_RUNS_VARIABLE, 1_000, 1, 100_000)),
@@ -67,11 +71,27 @@ def read_settings(name: str, arguments: Sequence[str]) -> ProcessSettings:
     )
     if settings.log_level.lower() not in ("debug", "info", "warning", "error"):
         raise ConfigurationError(f"{LOG_LEVEL_VARIABLE}: use debug, info, warning or error.")
-    if not settings.token and not is_local(settings.listen):
-        raise ConfigurationError(
-            f"{TOKEN_VARIABLE} is missing: it is required unless --listen is a unix socket or a loopback address."
-        )
     return settings
+
+
+def check_access(listen: str, token: str, *, allow_anonymous: bool) -> None:
+    """Raises ConfigurationError if callers would be let in whom nothing vouches for: a unix socket has its mode, TCP needs a token.
+
+    A port on loopback is open to every user of the machine, so it needs one too; `allow_anonymous` is for a developer's own machine,
+    is good for loopback only, and says in the log that it is used (I32).
+    """
+    if listen.startswith("unix:") or token:
+        return
+    if not is_loopback(listen):
+        raise ConfigurationError(
+            f"{TOKEN_VARIABLE} is missing: every TCP address needs it; {listen} can be reached from other machines."
+        )
+    if not allow_anonymous:
+        raise ConfigurationError(
+            f"{TOKEN_VARIABLE} is missing: every TCP address needs it, or any user of this machine could start runs. "
+            f"Set it, listen on a unix socket, or, for development, set {ALLOW_ANONYMOUS_VARIABLE}=1."
+        )
+    _log.warning("anonymous_callers_allowed", address=listen, meaning="any user of this machine can start runs")
 
 
 def checked_address(address: str) -> str:
@@ -86,10 +106,8 @@ def checked_address(address: str) -> str:
     raise ConfigurationError(f"--listen: {address!r} is neither unix:/path nor host:port.")
 
 
-def is_local(address: str) -> bool:
-    """Whether only this machine can connect."""
-    if address.startswith("unix:"):
-        return True
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can connect to `host:port`."""
     host = address.rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True
@@ -194,6 +212,13 @@ def _secret(variable: str) -> str:
         except OSError as error:
             raise ConfigurationError(f"{variable}_FILE: cannot be read: {error.strerror}.") from None
     return os.environ.get(variable, "")
+
+
+def _switch(variable: str) -> bool:
+    text = os.environ.get(variable, "")
+    if text not in ("", "0", "1"):
+        raise ConfigurationError(f"{variable}: {text!r} is neither 0 nor 1.")
+    return text == "1"
 
 
 def _octal(text: str) -> int:

@@ -49,7 +49,14 @@ class AdapterServer:
     """A served adapter. Make it with `serve_adapter` or `serve_worker`; `address` is where it listens, with the real port."""
 
     def __init__(
-        self, adapter: HarnessAdapter, limits: HostLimits, *, worker: bool, token: str = "", socket_mode: int = 0o600
+        self,
+        adapter: HarnessAdapter,
+        limits: HostLimits,
+        *,
+        worker: bool,
+        token: str = "",
+        allow_anonymous: bool = False,
+        socket_mode: int = 0o600,
     ) -> None:
         self.adapter = adapter
         self.incarnation = secrets.token_hex(16)
@@ -57,6 +64,8 @@ class AdapterServer:
         self.address = ""
         # Set when a Shutdown call has ended the worker.
         self.stop_requested = asyncio.Event()
+        self._token = token
+        self._allow_anonymous = allow_anonymous
         self._socket_mode = socket_mode
         self._health: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - set at run time
         self._server = grpc.aio.server(
@@ -75,7 +84,8 @@ class AdapterServer:
         self._idle_sweep = not worker
 
     async def start(self, listen: str) -> None:
-        """Takes the address and serves. Raises ConfigurationError if the address cannot be had."""
+        """Takes the address and serves. Raises ConfigurationError if the address cannot be had, or would let in whoever comes."""
+        process.check_access(listen, self._token, allow_anonymous=self._allow_anonymous)
         self.address = self._bind(listen)
         await self._server.start()
         if self._idle_sweep:
@@ -118,19 +128,48 @@ class AdapterServer:
 
 
 async def serve_adapter(
-    factory: AdapterFactory, *, listen: str, limits: HostLimits | None = None, token: str = "", socket_mode: int = 0o600
+    factory: AdapterFactory,
+    *,
+    listen: str,
+    limits: HostLimits | None = None,
+    token: str = "",
+    allow_anonymous: bool = False,
+    socket_mode: int = 0o600,
 ) -> AdapterServer:
-    """Serves the adapter as an adapter host at `unix:/path` or `host:port` (port 0: any), on the running loop."""
-    server = AdapterServer(factory(), limits or HostLimits(), worker=False, token=token, socket_mode=socket_mode)
+    """Serves the adapter as an adapter host at `unix:/path` or `host:port` (port 0: any), on the running loop.
+
+    Callers on TCP need `token`; `allow_anonymous` lets them in without one, on loopback only, for development.
+    """
+    server = AdapterServer(
+        factory(),
+        limits or HostLimits(),
+        worker=False,
+        token=token,
+        allow_anonymous=allow_anonymous,
+        socket_mode=socket_mode,
+    )
     await server.start(listen)
     return server
 
 
 async def serve_worker(
-    factory: AdapterFactory, *, listen: str, limits: HostLimits | None = None, token: str = "", socket_mode: int = 0o600
+    factory: AdapterFactory,
+    *,
+    listen: str,
+    limits: HostLimits | None = None,
+    token: str = "",
+    allow_anonymous: bool = False,
+    socket_mode: int = 0o600,
 ) -> AdapterServer:
     """Serves the adapter as the worker of one sandbox. One runtime for life: it is never dropped for being idle."""
-    server = AdapterServer(factory(), limits or HostLimits(), worker=True, token=token, socket_mode=socket_mode)
+    server = AdapterServer(
+        factory(),
+        limits or HostLimits(),
+        worker=True,
+        token=token,
+        allow_anonymous=allow_anonymous,
+        socket_mode=socket_mode,
+    )
     await server.start(listen)
     return server
 
@@ -169,7 +208,12 @@ async def _serve_until_stopped(
     limits = HostLimits(max_runs=settings.max_runs, max_runtimes=1 if settings.worker else settings.max_runtimes)
     serve = serve_worker if settings.worker else serve_adapter
     server = await serve(
-        factory, listen=settings.listen, limits=limits, token=settings.token, socket_mode=settings.socket_mode
+        factory,
+        listen=settings.listen,
+        limits=limits,
+        token=settings.token,
+        allow_anonymous=settings.allow_anonymous,
+        socket_mode=settings.socket_mode,
     )
     process.stop_on_signals(server.stop_requested, stop_now)
     ready.announce(service=name, address=server.address, incarnation=server.incarnation, worker=settings.worker)

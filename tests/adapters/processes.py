@@ -13,19 +13,21 @@ from pathlib import Path
 
 @dataclass
 class AdapterProcess:
-    """`python -m adapters.reference`, or another module, on a unix socket in `folder`."""
+    """`python -m adapters.reference`, or another module, on a unix socket in `folder` or at `listen`."""
 
     folder: Path
     module: str = "adapters.reference"
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     name: str = "a"
+    # Another address than that socket.
+    listen: str = ""
     process: "subprocess.Popen[bytes] | None" = None
     ready: dict = field(default_factory=dict)
 
     @property
     def address(self) -> str:
-        return f"unix:{self.folder}/{self.name}.sock"
+        return self.listen or f"unix:{self.folder}/{self.name}.sock"
 
     @property
     def socket_mode(self) -> int | None:

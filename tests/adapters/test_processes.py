@@ -14,6 +14,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from adapters.reference.adapter import ReferenceAdapter
+from adapters.sdk.errors import ConfigurationError
+from adapters.sdk.serve import serve_adapter, serve_worker
 from adapters.sdk.testing import connected, kinds
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
 from harness.common.v1 import blueprint_pb2
@@ -207,6 +210,11 @@ async def test_a_process_dies_with_its_parent(folder):
         ([], {}, "--listen"),
         (["--listen", "nonsense"], {}, "'nonsense'"),
         (["--listen", "0.0.0.0:0"], {}, "HARNESS_ADAPTER_TOKEN"),
+        (["--listen", "0.0.0.0:0"], {"HARNESS_ADAPTER_ALLOW_ANONYMOUS": "1"}, "HARNESS_ADAPTER_TOKEN"),
+        (["--listen", "127.0.0.1:0"], {}, "HARNESS_ADAPTER_TOKEN"),
+        (["--listen", "localhost:0", "--worker"], {}, "HARNESS_ADAPTER_TOKEN"),
+        (["--listen", "[::1]:0"], {"HARNESS_ADAPTER_ALLOW_ANONYMOUS": "0"}, "HARNESS_ADAPTER_TOKEN"),
+        (["--listen", "127.0.0.1:0"], {"HARNESS_ADAPTER_ALLOW_ANONYMOUS": "yes"}, "HARNESS_ADAPTER_ALLOW_ANONYMOUS: "),
         (["--listen", "unix:/nowhere/at/all.sock"], {}, "--listen"),
         (["--listen", "127.0.0.1:0", "--socket-mode", "999"], {}, "--socket-mode"),
         (["--listen", "127.0.0.1:0"], {"HARNESS_ADAPTER_MAX_RUNS": "many"}, "HARNESS_ADAPTER_MAX_RUNS"),
@@ -239,6 +247,31 @@ async def test_a_token_is_asked_of_every_call(start):
         await refused(drained(call), "UNAUTHENTICATED", "unauthenticated")
     async with connected(process.address, token="right", persistence=EPHEMERAL) as client:
         assert kinds(await client.turn('{"n": 1}'))[-1] == "run.completed"
+
+
+async def test_a_host_on_loopback_serves_those_who_have_its_token(start):
+    process = await start(environment={"HARNESS_ADAPTER_TOKEN": "right"}, listen="127.0.0.1:0")
+    async with connected(process.ready["address"]) as client:
+        request = adapter_pb2.GetDescriptorRequest()
+        await refused(client.adapter.GetDescriptor(request), "UNAUTHENTICATED", "unauthenticated")
+    async with connected(process.ready["address"], token="right", persistence=EPHEMERAL) as client:
+        assert kinds(await client.turn('{"n": 1}'))[-1] == "run.completed"
+    assert "anonymous_callers_allowed" not in process.log.read_text()
+
+
+async def test_i32_anonymous_callers_are_let_in_on_loopback_when_asked_for_and_the_log_warns(start):
+    process = await start(environment={"HARNESS_ADAPTER_ALLOW_ANONYMOUS": "1"}, listen="127.0.0.1:0")
+    async with connected(process.ready["address"], persistence=EPHEMERAL) as client:
+        assert kinds(await client.turn('{"n": 1}'))[-1] == "run.completed"
+    entries = [json.loads(line) for line in process.log.read_text().splitlines() if line.startswith("{")]
+    (warning,) = [entry for entry in entries if entry["event"] == "anonymous_callers_allowed"]
+    assert warning["level"] == "warning"
+
+
+async def test_i32_an_adapter_served_in_a_process_of_ones_own_needs_a_token_on_tcp_too():
+    for serve in (serve_adapter, serve_worker):
+        with pytest.raises(ConfigurationError, match="HARNESS_ADAPTER_TOKEN"):
+            await serve(ReferenceAdapter, listen="127.0.0.1:0")
 
 
 async def test_a_living_socket_is_not_taken_over(start):
