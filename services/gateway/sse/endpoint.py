@@ -11,7 +11,8 @@ from services.gateway.sse.feed import ENDED, Feed, Source
 from services.gateway.sse.restoring import Restorer
 from services.gateway.sse.subscriber import Connection, Send, Subscriber
 
-ANSWER_SECONDS = 0.05
+ANSWER_SECONDS = 0.2
+"""How long a stream from the start waits for its watch before it asks runs who may see the run: a queued run's stream begins that much later."""
 _Key = tuple[str, str, int]
 _HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
