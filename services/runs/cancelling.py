@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -11,12 +12,15 @@ from services.runs.dispatch import Dispatcher
 from services.runs.engine import Engine
 from services.runs.intent import CancelReason, Intent, cancelled
 from services.runs.log import SegmentLog
+from services.runs.patience import PAUSES, patiently
 from services.runs.run import Run, Status, tombstone
 from services.runs.segmenting import Tail
 from services.runs.store import Taken
 
 FORCE_SECONDS: Final = 30.0
 """How long a cancel tries to see the terminal before it gives up with a retryable error (I35)."""
+RELEASE_SECONDS: Final = 2.0
+"""How long a cancel leaves it to the run's executor to give the slot back before it does so itself."""
 TOMBSTONE_MS: Final = 86_400_000
 """How long the id of a reservation that was given up stays refused; no starter lives that long."""
 
@@ -56,7 +60,9 @@ class Canceller:
         self._waiter = waiter
 
     async def cancel(self, run: Run, reason: CancelReason) -> Run:
-        """Returns the run once a terminal is in its log (I12). Idempotent. Errors: `unavailable`, retryable, if it takes too long."""
+        """Returns the run once a terminal is in its log and its slot was given back (I12). Idempotent. Errors: `unavailable`, retryable, if it
+        takes too long.
+        """
         return await self.end(run, cancelled(reason, self._engine.now()))
 
     async def cancel_active(self, subject: str, agent_id: str, conversation_id: str) -> tuple[bool, str]:
@@ -103,7 +109,28 @@ class Canceller:
             await self._dispatcher.end_by_force(run, intent)
             patience = self._engine.settings.cancel_grace_seconds
             run = await self._again(run)
+        if run.is_open:
+            await self._slot_given_back(run)
         return await as_seen(self._engine.log, await self._again(run))
+
+    async def _slot_given_back(self, run: Run) -> None:
+        """Until the slot is given back, sessions accepts what the run writes: it knows nothing of intents. So no cancel is answered before
+        that (I12). Errors: `unavailable`, retryable, while sessions is away.
+        """
+        clock, attempt = self._engine.clock, 0
+        give_up_at = clock.monotonic() + RELEASE_SECONDS
+        while clock.monotonic() < give_up_at:
+            run = await self._again(run)
+            if not run.is_open:  # the status is what an executor writes after it gave the slot back
+                return
+            await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)] / 4)
+            attempt += 1
+        # Its executor died or stalls; what follows the terminal may be done by anyone (run protocol, End).
+        await patiently(
+            clock,
+            self._engine.settings.commit_seconds,
+            lambda: self.give_back(run.binding_id, run.run_id, stored=True),
+        )
 
     async def end_reservation(self, binding: Binding, run_id: str, reason: CancelReason) -> None:
         """End a run that holds or awaits the binding's slot and give its place back; one that was never stored becomes a tombstone, so that
@@ -114,8 +141,17 @@ class Canceller:
             run = await self.bury(binding, run_id)
         if run.is_stored_run and run.is_open:
             await self.cancel(run, reason)
-        await self._engine.sessions.withdraw(binding.binding_id, run_id)
-        await self._engine.sessions.release(binding.binding_id, run_id, stored=run.is_stored_run)
+        await self.give_back(binding.binding_id, run_id, stored=run.is_stored_run)
+
+    async def give_back(self, binding_id: str, run_id: str, *, stored: bool, waits: bool = True) -> None:
+        """Give back the run's slot, if it has it still, and its place in the line unless it is known not to wait; whoever is next is executed.
+        Idempotent.
+        """
+        if waits:
+            await self._engine.sessions.withdraw(binding_id, run_id)
+        response = await self._engine.sessions.release(binding_id, run_id, stored=stored)
+        if response.binding.HasField("active"):
+            self._dispatcher.offer(response.binding.active.run_id)
 
     async def bury(self, binding: Binding, run_id: str) -> Run:
         """Insert a tombstone under a reserved id, so that a late insert fails; or the run, if it was stored after all."""

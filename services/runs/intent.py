@@ -30,7 +30,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Either a cancel or a failure. From its write on, no tool call and no state write of the run passes (I12)."""
+    """Either a cancel or a failure. From its write on no tool call of the run passes. Its state writes pass until its slot is claimed or
+    given back, since sessions knows nothing of intents; the answer of a cancel waits for that (I12).
+    """
 
     at: int
     """Unix milliseconds."""

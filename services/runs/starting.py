@@ -266,15 +266,8 @@ class Starter:
                 return Occupant.WORKING  # stored after all
         if state in (Occupant.ENDED, Occupant.ABANDONED):
             # A tombstone is no use of the epoch.
-            await self._give_back(binding, run_id, stored=run is not None and run.is_stored_run)
+            await self._canceller.give_back(binding.binding_id, run_id, stored=run is not None and run.is_stored_run)
         return state
-
-    async def _give_back(self, binding: Binding, run_id: str, *, stored: bool) -> None:
-        if any(waiting.run_id == run_id for waiting in binding.waiting):
-            await self._engine.sessions.withdraw(binding.binding_id, run_id)
-        response = await self._engine.sessions.release(binding.binding_id, run_id, stored=stored)
-        if response.binding.HasField("active"):
-            self._dispatcher.offer(response.binding.active.run_id)
 
     async def _clear_the_way(self, request: Request, run_id: str, binding: Binding) -> None:
         """For a run that waits: an occupant that ended is helped out, and with policy `interrupt` those in the way are superseded."""

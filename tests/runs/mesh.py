@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -22,10 +23,12 @@ from google.protobuf import json_format
 from pydantic import SecretStr
 
 from harness.catalog.v1 import agent_service_pb2, agent_service_pb2_grpc
-from harness.common.v1 import blueprint_pb2
-from harness.event.v1 import event_pb2
+from harness.common.v1 import blueprint_pb2, fence_pb2
+from harness.event.v1 import event_pb2, payload_pb2
 from harness.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
 from harness.session.v1 import binding_pb2, session_service_pb2, session_service_pb2_grpc
+from harness.state.v1 import thread_state_service_pb2, thread_state_service_pb2_grpc
+from services.common.caller import Capability
 from services.common.capability_token import CapabilitySigner, generate_private_key
 from services.common.channels import Peer, connect
 from services.common.errors import HarnessError
@@ -145,6 +148,17 @@ class Mesh:
         """Another service of the mesh; whoever asks for it starts and ends it."""
         return self._part(name, ["-m", f"services.{name}"], environment)
 
+    def capability(self, fence: fence_pb2.Fence) -> str:
+        """The token for the thread-state facade that the run of the fence got."""
+        capability = Capability(
+            audience="state",
+            binding_id=fence.binding_id,
+            epoch=fence.epoch,
+            runtime_generation=fence.runtime_generation,
+            run_id=fence.run_id,
+        )
+        return CapabilitySigner(self._private).sign(capability, deadline_at=time.time() + 600)
+
     def address(self, name: str) -> str:
         """Where a part listens."""
         return f"unix:{self.folder}/{name}.sock"
@@ -212,13 +226,15 @@ class Client:
         self._runs = connect(mesh.address(replica), token)
         self._catalog = connect(mesh.address("catalog"), token)
         self._sessions = connect(mesh.address("sessions"), token)
+        self._facade = connect(mesh.address("facade"), None)
+        self._state = thread_state_service_pb2_grpc.ThreadStateServiceStub(self._facade.channel)
         self.runs = run_service_pb2_grpc.RunServiceStub(self._runs.channel)
         self._agents = agent_service_pb2_grpc.AgentServiceStub(self._catalog.channel)
         self._bindings = session_service_pb2_grpc.SessionServiceStub(self._sessions.channel)
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        return self._runs, self._catalog, self._sessions
+        return self._runs, self._catalog, self._sessions, self._facade
 
     async def close(self) -> None:
         for peer in self.peers:
@@ -357,6 +373,22 @@ class Client:
                 await asyncio.sleep(0.01)
         return found
 
+    async def write_part(self, fence: fence_pb2.Fence) -> str:
+        """Write a part of the run's state, as its runtime would."""
+        request = thread_state_service_pb2.WritePartsRequest(
+            fence=fence, codec="reference.v1", idempotency_key=uuid.uuid4().hex, chunk=b"state"
+        )
+        response = await self._facade.call(self._state.WriteParts, [request], credential=self.mesh.capability(fence))
+        return response.part_ref
+
+    async def commit_head(self, fence: fence_pb2.Fence) -> int:
+        """Commit a head for the run, as its executor would."""
+        request = session_service_pb2.CommitHeadRequest(
+            fence=fence, outcome=payload_pb2.RunCompleted(stop_reason="end_turn")
+        )
+        response = await self._sessions.call(self._bindings.CommitHead, request)
+        return response.revision
+
     async def begin_clear(self, agent_id: str, conversation: str) -> None:
         """Begin a clear and do no more, as a clear that dies half-way."""
         request = session_service_pb2.BeginClearRequest(agent_id=agent_id, conversation_id=conversation)
@@ -394,3 +426,16 @@ def kind(event: event_pb2.Event) -> str:
 def text(events: list[event_pb2.Event]) -> str:
     """The joined content."""
     return "".join(event.payload.content_delta.text for event in events)
+
+
+def fence_of(binding: binding_pb2.Binding) -> fence_pb2.Fence:
+    """The fence of the run that holds the slot."""
+    return fence_pb2.Fence(
+        protocol_version=1,
+        binding_id=binding.binding_id,
+        epoch=binding.epoch,
+        runtime_generation=binding.runtime_generation,
+        turn=binding.turn,
+        run_id=binding.active.run_id,
+        run_generation=binding.active.run_generation,
+    )

@@ -14,8 +14,8 @@ from harness.common.v1 import error_pb2
 from harness.event.v1 import event_pb2
 from harness.run.v1 import run_pb2
 from harness.session.v1 import binding_pb2
-from services.common.errors import HarnessError
-from tests.runs.mesh import KILL, TERMINATE, Client, Mesh, Part, kind, text
+from services.common.errors import HarnessError, Reason
+from tests.runs.mesh import KILL, TERMINATE, Client, Mesh, Part, fence_of, kind, text
 
 COMPLETED, FAILED = run_pb2.RUN_STATUS_COMPLETED, run_pb2.RUN_STATUS_FAILED
 HANG = {"script": [{"text": "begun"}, {"hang": True}]}
@@ -209,6 +209,29 @@ async def test_i12_a_cancel_works_from_any_replica(rough_mesh: Mesh, caller: Cli
         assert one_terminal(await caller.events(run.run_id)) == "run_cancelled"
     finally:
         other.end(KILL)
+
+
+async def test_i12_once_a_cancel_is_answered_no_state_of_the_run_is_accepted(rough_mesh: Mesh, caller: Client) -> None:
+    agent = await caller.agent()
+    run = await caller.start(agent, HANG, "c")
+    await caller.seen(run.run_id, "content_delta")
+    fence = fence_of(await caller.binding(agent, "c"))
+    await caller.write_part(fence)
+    # Nobody can give the slot back: the terminal is in the log, and the answer has to wait.
+    send(rough_mesh.sessions, signal.SIGSTOP)
+    try:
+        cancel = asyncio.ensure_future(caller.cancel(run.run_id))
+        assert one_terminal(await caller.events(run.run_id)) == "run_cancelled"
+        answered, _ = await asyncio.wait({cancel}, timeout=0.5)
+        assert not answered
+    finally:
+        send(rough_mesh.sessions, signal.SIGCONT)
+    assert (await cancel).status == run_pb2.RUN_STATUS_CANCELLED
+    for attempt in (caller.write_part, caller.commit_head):
+        with pytest.raises(HarnessError) as refused:
+            await attempt(fence)
+        assert refused.value.reason is Reason.STALE_LEASE
+    assert not (await caller.binding(agent, "c")).HasField("head")
 
 
 async def test_i10_a_holder_that_was_stopped_beyond_its_lease_changes_nothing(
