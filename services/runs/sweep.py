@@ -13,7 +13,7 @@ from services.common.store import StoreError
 from services.runs import ending
 from services.runs.cancelling import Canceller
 from services.runs.clearing import Clearer
-from services.runs.clients.sessions import Binding
+from services.runs.clients.sessions import Binding, SessionsClient
 from services.runs.dispatch import Dispatcher
 from services.runs.engine import Engine
 from services.runs.intent import failed
@@ -30,6 +30,22 @@ QUEUED_MS: Final = 500
 AT_ONCE: Final = 32
 """Runs that are taken over at the same time: as when a replica with hundreds of them died (I9)."""
 _log = get_logger(__name__)
+
+
+class Slots:
+    """Who holds the slots that waiting runs wait for, asked once for each binding; kept for one look, so it is never older than that."""
+
+    def __init__(self, sessions: SessionsClient) -> None:
+        self._sessions = sessions
+        self._holders: dict[str, str] = {}
+
+    async def holder(self, binding_id: str) -> str:
+        """The run that held the binding's slot when it was asked for first; empty: none, or the epoch is over. Errors: `HarnessError`."""
+        known = self._holders.get(binding_id)
+        if known is None:
+            binding, archived = await self._sessions.get(binding_id)
+            known = self._holders[binding_id] = "" if archived else binding.active.run_id
+        return known
 
 
 class Sweep:
@@ -96,6 +112,7 @@ class Sweep:
 
     async def _pick_up(self) -> None:
         now = self._engine.now()
+        slots = Slots(self._engine.sessions)
         after: str | None = None
         for _ in range(MAX_PAGES):
             runs, after = await self._engine.store.page_of_status(
@@ -103,21 +120,17 @@ class Sweep:
             )
             for run in runs:
                 if not self._dispatcher.holds(run.run_id):
-                    await self._guarded("pick_up", run.run_id, self._pick_up_one(run, now))
+                    await self._guarded("pick_up", run.run_id, self._pick_up_one(run, now, slots))
             if after is None:
                 return
 
-    async def _pick_up_one(self, run: Run, now: int) -> None:
+    async def _pick_up_one(self, run: Run, now: int, slots: Slots) -> None:
         if run.intent is not None:
             await self._canceller.end(run, run.intent)
         elif now - run.created_at >= self._engine.settings.queue_seconds * 1000:
             await self._canceller.end(run, failed(ending.WAITED_TOO_LONG, now))  # I9, I35
-        elif run.turn or self._dispatcher.has_in_line(run.run_id):
+        elif run.turn or self._dispatcher.has_in_line(run.run_id) or await slots.holder(run.binding_id) == run.run_id:
             self._dispatcher.offer(run.run_id)
-        else:
-            binding, archived = await self._engine.sessions.get(run.binding_id)
-            if not archived and binding.HasField("active") and binding.active.run_id == run.run_id:
-                self._dispatcher.offer(run.run_id)
 
     async def _settle(self, binding: Binding) -> None:
         if binding.status == binding_pb2.BINDING_STATUS_CLOSING:
