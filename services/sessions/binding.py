@@ -4,7 +4,7 @@ Domain functions take a document and return another; the given one is never chan
 that there is nothing to write.
 """
 
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal, NotRequired, TypedDict
 
 ACTIVE: Final = "active"
 CLOSING: Final = "closing"
@@ -53,6 +53,13 @@ class RuntimeRefDocument(TypedDict):
     incarnation: str
 
 
+class AdvanceDocument(TypedDict):
+    """By whom the runtime generation was raised last, so that the same call again gets the same answer."""
+
+    run_id: str
+    run_generation: int
+
+
 class HeadDocument(TypedDict):
     """The committed native state. `outcome` is opaque here: the run's end as the executor committed it."""
 
@@ -81,6 +88,7 @@ class BindingDocument(TypedDict):
     waiting: list[WaitingDocument]
     runtime_generation: int
     runtime_ref: RuntimeRefDocument | None
+    advanced_by: NotRequired[AdvanceDocument]
     head: HeadDocument | None
     native_session_id: str
     session_revision: int

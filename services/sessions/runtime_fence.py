@@ -1,10 +1,10 @@
 """Who may still change a binding on behalf of a run, and which runtime serves it (worker protocol, "Fence"; I10, I27)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from services.common.errors import HarnessError, Reason
-from services.sessions.binding import CLOSING, BindingDocument, RuntimeRefDocument, draft, stamped
+from services.sessions.binding import CLOSING, AdvanceDocument, BindingDocument, RuntimeRefDocument, draft, stamped
 
 PROTOCOL_VERSION: Final = 1
 
@@ -67,12 +67,21 @@ def stale_lease(*, retryable: bool = False) -> HarnessError:
 
 
 def advance_runtime(document: BindingDocument, fence: Fence, now: int) -> tuple[BindingDocument, None]:
-    """Commits the next runtime generation before its runtime may start (I27); its place is not known yet."""
+    """Commits the next runtime generation before its runtime may start (I27); its place is not known yet. Asked again by the same executor
+    of the run for the same generation, as after a lost answer, it is the one that was committed.
+    """
+    by: AdvanceDocument = {"run_id": fence.run_id, "run_generation": fence.run_generation}
+    next_generation = fence.runtime_generation + 1
+    if document["runtime_generation"] == next_generation and document.get("advanced_by") == by:
+        check_fence(document, replace(fence, runtime_generation=next_generation))
+        refuse_closing(document)
+        return document, None
     check_fence(document, fence)
     refuse_closing(document)
     changed = draft(document)
-    changed["runtime_generation"] = document["runtime_generation"] + 1
+    changed["runtime_generation"] = next_generation
     changed["runtime_ref"] = None
+    changed["advanced_by"] = by
     changed["used"] = True
     return stamped(changed, now), None
 

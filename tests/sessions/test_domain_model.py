@@ -28,6 +28,8 @@ class Model:
     turn: int = 0
     generation: int = 0
     runtime: str = ""
+    advanced: tuple[str, int, int] = ("", 0, 0)
+    """The run and its generation that raised the runtime generation last, and to what."""
     run_generation: int = 0
     used: bool = False
     head_run: str = ""
@@ -171,8 +173,20 @@ class Conversation(RuleBasedStateMachine):
             return
         self._apply(lambda now: runtime_fence.advance_runtime(self.document, self._fence(), now))
         self.model.generation += 1
+        self.model.advanced = (self.model.slot, self.model.run_generation, self.model.generation)
         self.model.runtime = ""
         self.model.used = True
+
+    @precondition(lambda self: self.model.slot)
+    @rule()
+    def advance_again(self) -> None:
+        """The call whose answer was lost has one effect, and it is that of the same executor of the same run alone."""
+        fence, before, model = self._fence(runtime_generation=self.model.generation - 1), self.document, self.model
+        if model.closing or model.advanced != (model.slot, model.run_generation, model.generation):
+            self._fails(lambda now: runtime_fence.advance_runtime(self.document, fence, now))
+        else:
+            self._apply(lambda now: runtime_fence.advance_runtime(self.document, fence, now))
+            assert self.document is before
 
     @precondition(lambda self: self.model.slot)
     @rule()
@@ -216,11 +230,12 @@ class Conversation(RuleBasedStateMachine):
         for change in (
             lambda now: head.commit(self.document, fence, None, {}, "outcome", now),
             lambda now: head.mark_uncertain(self.document, fence, now),
-            lambda now: runtime_fence.advance_runtime(self.document, fence, now),
             lambda now: runtime_fence.record_runtime(self.document, fence, ref, now),
             lambda now: runtime_fence.record_native_session(self.document, fence, "n", now),
         ):
             self._fails(change)
+        if (part, step) != ("runtime_generation", -1):  # `advance_again` says when that is the same call again
+            self._fails(lambda now: runtime_fence.advance_runtime(self.document, fence, now))
 
     @rule()
     def begin_clear(self) -> None:

@@ -154,3 +154,16 @@ async def test_each_service_is_on_its_own_listener_alone(client: Client) -> None
     request = GetBindingRequest(binding_id=fence.binding_id)
     call = client.worker.call(internal_on_facade.GetBinding, request, credential=token_of(fence))
     await refused(call, Reason.UNIMPLEMENTED)
+
+
+async def test_i27_an_advance_whose_answer_was_lost_is_repeated_by_its_executor_alone(client: Client) -> None:
+    fence, _ = await _prepared(client)
+    advanced = await client.advance(fence)
+    assert advanced.runtime_generation == fence.runtime_generation + 1
+    assert await client.advance(fence) == advanced
+    await client.claim(fence.binding_id, "r3", 6)
+    before = await client.find()
+    # The one it was taken from, and the one that took it: neither has asked for this before.
+    assert (await refused(client.advance(fence))).retryable
+    await refused(client.advance(fence_of(before, runtime_generation=fence.runtime_generation)))
+    assert await client.find() == before
