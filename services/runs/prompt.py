@@ -8,7 +8,8 @@ from typing import Final
 
 MAX_PROMPT_BYTES: Final = 4_194_304
 """Bound of a rendered prompt as UTF-8, that of the runtime contract."""
-_VARIABLE: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]{0,63})\s*\}\}")
+_VARIABLE: Final = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]{0,63})\}\}")
+"""As the catalog checks a template when it is saved: no blanks within the braces."""
 
 
 class PromptTooLarge(Exception):

@@ -121,7 +121,7 @@ class TestLease:
 
 class TestPrompt:
     def test_variables_and_context(self) -> None:
-        assert compile_prompt("Hi {{name}}, {{ name }}.", {"name": "Ada"}, "") == "Hi Ada, Ada."
+        assert compile_prompt("Hi {{name}}, {{ name }}.", {"name": "Ada"}, "") == "Hi Ada, {{ name }}."
         assert (
             compile_prompt("Hi.", {}, "today is Monday")
             == "Hi.\n\n<client-system-context>\ntoday is Monday\n</client-system-context>"
