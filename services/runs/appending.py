@@ -61,6 +61,7 @@ class RunAppender:
         self._room = asyncio.Event()
         self._failure: Exception | None = None
         self._stopped = False
+        self._given_up = asyncio.Event()
         self.runtime = ""
         """Incarnation that the events come from."""
         self.durable_offset = durable.through_offset
@@ -87,7 +88,7 @@ class RunAppender:
 
     async def room(self) -> None:
         """Wait while more is packed than may be held."""
-        while self._packer.pending_bytes > MAX_PENDING_BYTES and self._failure is None:
+        while self._packer.pending_bytes > MAX_PENDING_BYTES and self._failure is None and not self._stopped:
             self._room.clear()
             await self._room.wait()
 
@@ -106,11 +107,17 @@ class RunAppender:
         if self._failure is not None:
             raise self._failure
 
-    async def stop(self) -> None:
-        """Append nothing more; returns once the append in flight has ended."""
+    def give_up(self) -> None:
+        """Begin no append any more, and repeat none: whoever drains gets `Fenced`."""
         self._stopped = True
+        self._given_up.set()
+        self._room.set()
         if self._timer is not None:
             self._timer.cancel()
+
+    async def stop(self) -> None:
+        """Append nothing more; returns once the append in flight has ended."""
+        self.give_up()
         if (task := self._in_flight) is not None:
             await asyncio.shield(task)
 
@@ -156,12 +163,20 @@ class RunAppender:
                 if self._stopped:
                     raise Fenced(f"{self._run_id}: stopped while the store was away") from None
                 _log.warning("append_repeated", run_id=self._run_id, index=header.index, attempt=attempt)
-                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+                await self._pause(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
                 attempt += 1
                 continue
             # I10: an index that somebody else has taken ends this writer; only its own nonce says that an earlier attempt got through.
             if isinstance(outcome, DuplicateSegment) and outcome.existing.nonce != self._nonce:
                 raise Fenced(f"{self._run_id}: another executor wrote segment {header.index}")
+            return
+
+    async def _pause(self, seconds: float) -> None:
+        """Before an append is repeated; over at once when it shall not be."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._given_up.wait()
+        except TimeoutError:
             return
 
     def _header(self, first_sequence: int, tail: Tail) -> SegmentHeader:

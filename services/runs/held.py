@@ -87,7 +87,9 @@ class HeldRun:
         return self.run.run_id
 
     def halt(self, reason: Halt) -> None:
-        """Stop following the run. The first reason counts."""
+        """Stop following the run. The first reason counts, but for a lost lease, which ends every later step too: nothing more is appended."""
+        if reason is Halt.LOST:
+            self.appender.give_up()  # I10: also where the run is being ended already and nobody looks at `halted` any more
         if not self.halted.done():
             self.halted.set_result(reason)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,13 +13,16 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from harness.event.v1 import event_pb2
 from harness.run.v1 import run_service_pb2
+from services.common.clock import SystemClock
 from services.common.store import StoreUnavailable, open_record_store
 from services.runs.appending import Fenced, RunAppender
+from services.runs.held import Halt, HeldRun
 from services.runs.log import Appended, DuplicateSegment, SegmentHeader, SegmentLog, open_segment_log
 from services.runs.sealing import seal
 from services.runs.segment import Segment
 from services.runs.segmenting import Packer, Tail
 from services.runs.store import RUNS
+from tests.runs.test_domain_rules import RUNNING
 from tests.runs.test_segmenting import batch, completed, content, started
 
 TIME = Timestamp(seconds=1)
@@ -162,6 +167,33 @@ async def test_a_stopped_writer_appends_nothing_more(log: SegmentLog) -> None:
     with pytest.raises(Fenced):
         await writer.drain()
     assert await log.tail("r") is None
+
+
+async def test_i10_a_lost_lease_ends_an_append_that_is_repeated_while_the_store_is_away() -> None:
+    class Away:
+        """A log whose store never answers."""
+
+        def __init__(self) -> None:
+            self.asked = asyncio.Event()
+
+        async def append(self, header: SegmentHeader, events: bytes) -> Appended | DuplicateSegment:
+            self.asked.set()
+            raise StoreUnavailable("away")
+
+    away = Away()
+    parts: Any = SimpleNamespace(
+        settings=SimpleNamespace(lease_ttl_seconds=5.0), clock=SystemClock(), log=away, publisher=Watchers()
+    )
+    held = HeldRun(parts, RUNNING, run_service_pb2.StartRunRequest(), None, Tail())
+    # It is being ended already, so nobody looks at a further reason to stop.
+    held.halt(Halt.INTENT)
+    held.packer.end(completed(), "completed", TIME)
+    drained = asyncio.ensure_future(held.appender.drain())
+    await away.asked.wait()
+    held.halt(Halt.LOST)
+    async with asyncio.timeout(20):
+        with pytest.raises(Fenced):
+            await drained
 
 
 def _events(segment: Segment) -> list[event_pb2.Event]:
