@@ -86,7 +86,7 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         context.tasks.every("check-store", STORE_CHECK_SECONDS, report_store)
         context.tasks.every("renew-leases", settings.lease_ttl_seconds * RENEW_SHARE / 4, dispatcher.renew_leases)
 
-    parts = Parts(starter, canceller, clearer, Queries(engine), hub)
+    parts = Parts(starter, canceller, clearer, Queries(engine, dispatcher.run_of), hub)
     return Service(
         [Registration(RUN_SERVICE, add_run_servicer, RunServicer(parts))],
         on_start=[begin],

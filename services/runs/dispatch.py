@@ -58,6 +58,11 @@ class Dispatcher:
         """Whether the run is executed here."""
         return run_id in self._active
 
+    def run_of(self, run_id: str) -> Run | None:
+        """The run as its executor here knows it; None when it is not executed here."""
+        executor = self._active.get(run_id)
+        return None if executor is None else executor.held.run
+
     def has_in_line(self, run_id: str) -> bool:
         """Whether the run waits here for an executor."""
         return self._places.waits(run_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Final
 
 from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request, not_found
@@ -19,8 +20,10 @@ MAX_PAGE: Final = 200
 class Queries:
     """The caller's runs, each as its log says it stands."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, run_of: Callable[[str], Run | None]) -> None:
+        """`run_of` knows the runs that are executed in this process."""
         self._engine = engine
+        self._run_of = run_of
 
     async def owned(self, subject: str, run_id: str) -> Run:
         """The caller's run as it is stored; `not_found` for any other (I2)."""
@@ -28,6 +31,14 @@ class Queries:
         if run is None:
             raise not_found("run")
         return run
+
+    async def watchable(self, subject: str, run_id: str) -> Run:
+        """The caller's run, if only to follow it: one that is executed here needs no read. Errors: as `owned`."""
+        run = self._run_of(run_id)
+        owner = self._engine.identity.owner_digest(subject)
+        if run is not None and run.owner == owner:  # I2: as in the store, for a run's owner never changes
+            return run
+        return await self.owned(subject, run_id)
 
     async def get(self, subject: str, run_id: str) -> Run:
         """The caller's run, its status never behind its log."""

@@ -120,7 +120,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
             raise invalid_request(
                 [FieldIssue("protocol", "unsupported", "Over gRPC a run is watched in the canonical protocol only.")]
             )
-        run = await _answered(self._parts.queries.owned(caller().require_subject(), request.run_id))
+        run = await _answered(self._parts.queries.watchable(caller().require_subject(), request.run_id))
         if is_over(run, request.after):
             return
         async with _closing(self._parts.reader.watch_packed(request.run_id, request.after)) as responses:

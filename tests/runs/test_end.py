@@ -193,6 +193,17 @@ async def test_i27_a_short_run_leaves_its_runtime_to_the_next(client: Client) ->
         assert binding.runtime_generation == 1
 
 
+async def test_i2_a_run_that_is_executed_now_is_watched_by_its_owner_alone(
+    client: Client, mesh: Mesh, clients: Callable[..., Client]
+) -> None:
+    run = await client.start(await client.agent(), HANG)
+    await client.seen(run.run_id, "content_delta")
+    with pytest.raises(HarnessError) as refused:
+        await clients(mesh).events(run.run_id)
+    assert refused.value.reason is Reason.NOT_FOUND
+    await client.cancel(run.run_id)
+
+
 async def test_i14_a_watcher_that_never_reads_delays_nobody(
     client: Client, mesh: Mesh, clients: Callable[..., Client]
 ) -> None:
