@@ -33,6 +33,7 @@ An adapter takes `--listen ADDRESS`, `--worker` and `--socket-mode`, and from th
 | `HARNESS_ADAPTER_ALLOW_ANONYMOUS` | 0 | 1: callers on loopback need no token. For development; the log warns. |
 | `HARNESS_ADAPTER_MAX_RUNS` | 1000 | Runs at once. |
 | `HARNESS_ADAPTER_MAX_RUNTIMES` | 5000 | Runtimes at once. |
+| `HARNESS_ADAPTER_MAX_BUFFERED_BYTES` | 268435456 | Drafts of all runs that are not yet durable; past it providers wait. |
 | `HARNESS_SHUTDOWN_GRACE_SECONDS` | 10 | Seconds that runs get to finish after SIGTERM. |
 | `HARNESS_LOG_LEVEL` | `info` | `debug`, `info`, `warning` or `error`. |
 

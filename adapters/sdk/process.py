@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapters.sdk.errors import ConfigurationError
+from adapters.sdk.host.limits import DEFAULT_MAX_BUFFERED_BYTES
 from adapters.sdk.logs import get_logger
 
 EXIT_FAILURE = 1
@@ -27,6 +28,7 @@ DIE_WITH_PARENT_VARIABLE = "HARNESS_DIE_WITH_PARENT"
 SHUTDOWN_GRACE_VARIABLE = "HARNESS_SHUTDOWN_GRACE_SECONDS"
 MAX_RUNS_VARIABLE = "HARNESS_ADAPTER_MAX_RUNS"
 MAX_RUNTIMES_VARIABLE = "HARNESS_ADAPTER_MAX_RUNTIMES"
+MAX_BUFFERED_BYTES_VARIABLE = "HARNESS_ADAPTER_MAX_BUFFERED_BYTES"
 LOG_LEVEL_VARIABLE = "HARNESS_LOG_LEVEL"
 _PR_SET_PDEATHSIG = 1
 _log = get_logger(__name__)
@@ -45,6 +47,7 @@ class ProcessSettings:
     shutdown_grace: float
     max_runs: int
     max_runtimes: int
+    max_buffered_bytes: int
     log_level: str
 
 
@@ -67,6 +70,7 @@ def read_settings(name: str, arguments: Sequence[str]) -> ProcessSettings:
         shutdown_grace=_number(SHUTDOWN_GRACE_VARIABLE, 10.0, 0.0, 3_600.0),
         max_runs=int(_number(MAX_RUNS_VARIABLE, 1_000, 1, 100_000)),
         max_runtimes=int(_number(MAX_RUNTIMES_VARIABLE, 5_000, 1, 1_000_000)),
+        max_buffered_bytes=int(_number(MAX_BUFFERED_BYTES_VARIABLE, DEFAULT_MAX_BUFFERED_BYTES, 1 << 20, 1 << 40)),
         log_level=os.environ.get(LOG_LEVEL_VARIABLE, "info"),
     )
     if settings.log_level.lower() not in ("debug", "info", "warning", "error"):

@@ -205,7 +205,11 @@ async def _serve_until_stopped(
     factory: AdapterFactory, name: str, settings: process.ProcessSettings, ready: process.ReadinessSignal
 ) -> None:
     stop_now = asyncio.Event()
-    limits = HostLimits(max_runs=settings.max_runs, max_runtimes=1 if settings.worker else settings.max_runtimes)
+    limits = HostLimits(
+        max_runs=settings.max_runs,
+        max_runtimes=1 if settings.worker else settings.max_runtimes,
+        max_buffered_bytes=settings.max_buffered_bytes,
+    )
     serve = serve_worker if settings.worker else serve_adapter
     server = await serve(
         factory,

@@ -6,8 +6,10 @@ import time
 from adapters.sdk import events
 from adapters.sdk.cancellation import Deadline
 from adapters.sdk.host.background import Background
+from adapters.sdk.host.hooks import RunHooks
 from adapters.sdk.host.limits import FlowLimits
-from adapters.sdk.host.run import HostedRun, RunHooks
+from adapters.sdk.host.memory import DraftMemory
+from adapters.sdk.host.run import HostedRun
 from adapters.sdk.testing import END, kinds, text_of
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
@@ -218,7 +220,8 @@ async def test_a_reader_that_was_overtaken_by_an_acknowledgement_goes_on_behind_
             yield events.text(str(number))
         yield events.completed()
 
-    run = HostedRun("r", 1, 1, Deadline(time.time() + 60), FlowLimits(10_000, 1 << 30, 60), FAST, Background())
+    flow = FlowLimits(10_000, 1 << 30, 60)
+    run = HostedRun("r", 1, 1, Deadline(time.time() + 60), flow, FAST, Background(), DraftMemory(1 << 30))
     run.start(Hooks())
     batches = run.follow(0)
     first, drafts = await anext(batches)

@@ -218,6 +218,11 @@ async def test_a_process_dies_with_its_parent(folder):
         (["--listen", "unix:/nowhere/at/all.sock"], {}, "--listen"),
         (["--listen", "127.0.0.1:0", "--socket-mode", "999"], {}, "--socket-mode"),
         (["--listen", "127.0.0.1:0"], {"HARNESS_ADAPTER_MAX_RUNS": "many"}, "HARNESS_ADAPTER_MAX_RUNS"),
+        (
+            ["--listen", "127.0.0.1:0"],
+            {"HARNESS_ADAPTER_MAX_BUFFERED_BYTES": "1"},
+            "HARNESS_ADAPTER_MAX_BUFFERED_BYTES",
+        ),
         (["--listen", "127.0.0.1:0"], {"HARNESS_READY_FD": "977"}, "HARNESS_READY_FD"),
         (["--listen", "127.0.0.1:0"], {"HARNESS_DIE_WITH_PARENT": "yes"}, "HARNESS_DIE_WITH_PARENT"),
         (["--listen", "127.0.0.1:0"], {"HARNESS_ADAPTER_TOKEN_FILE": "/nowhere"}, "HARNESS_ADAPTER_TOKEN_FILE"),

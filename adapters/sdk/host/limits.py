@@ -7,6 +7,7 @@ from harness.runtime.v1 import runtime_pb2
 
 DEFAULT_MAX_UNACKED_EVENTS = 16_384
 DEFAULT_MAX_UNACKED_BYTES = 16 * 1024 * 1024
+DEFAULT_MAX_BUFFERED_BYTES = 256 * 1024 * 1024
 DEFAULT_DETACH_GRACE_SECONDS = 60.0
 # A runtime may ask for more than the default, not for everything.
 MAX_UNACKED_EVENTS = 65_536
@@ -36,6 +37,8 @@ class HostLimits:
     health_seconds: float = 5.0
     # Ended runs kept per runtime, so that repeated calls of them are answered rather than started again.
     remembered_runs: int = 8
+    # Encoded bytes of drafts that are not yet durable, over all runs.
+    max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
     events: EventLimits = field(default=DEFAULT_LIMITS)
 
 

@@ -9,6 +9,7 @@ from adapters.sdk.errors import HarnessError, classified
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.limits import HostLimits
+from adapters.sdk.host.memory import DraftMemory
 from adapters.sdk.host.native_session import NativeSession
 from adapters.sdk.host.run import HostedRun
 from adapters.sdk.host.runtime import RuntimeSlot
@@ -36,6 +37,7 @@ class RuntimeRegistry:
         self._adapter = adapter
         self._channels = FacadeChannels()
         self._background = Background()
+        self._memory = DraftMemory(limits.max_buffered_bytes)
         # Least recently used first.
         self._slots: OrderedDict[str, RuntimeSlot] = OrderedDict()
         self._creating: dict[str, asyncio.Future[None]] = {}
@@ -105,7 +107,7 @@ class RuntimeRegistry:
             ProviderSessionContext(binding, context),
         )
         self._slots[fence.binding_id] = RuntimeSlot(
-            runtime, construction, sessions, self._state_stub, self.limits, self._background
+            runtime, construction, sessions, self._state_stub, self.limits, self._background, self._memory
         )
 
     def _make_room(self) -> None:

@@ -1,7 +1,7 @@
 """One run in a host: its provider's stream is checked, numbered, kept until durable, and stopped when it must be."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from adapters.sdk.cancellation import CancellationToken, Deadline
 from adapters.sdk.errors import (
@@ -14,7 +14,9 @@ from adapters.sdk.errors import (
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.buffer import DraftBuffer
+from adapters.sdk.host.hooks import RunHooks, Stream
 from adapters.sdk.host.limits import FlowLimits, HostLimits
+from adapters.sdk.host.memory import DraftMemory
 from adapters.sdk.lifecycle import ProtocolViolation, RunLifecycle, missing_terminal
 from adapters.sdk.lifecycle import failed_draft as violation_draft
 from adapters.sdk.logs import describe, get_logger
@@ -27,32 +29,7 @@ DRAFTS_PER_SLICE = 256
 LINGER_SECONDS = 0.002
 LARGE_BATCH = 64
 
-Stream = AsyncIterator[event_pb2.EventDraft]
 _log = get_logger(__name__)
-
-
-class RunHooks:
-    """What a run needs of its runtime. `begin` waits for its turn and opens the provider's stream, `told_to_cancel` passes a cancel on,
-    `admit` completes a draft that is not plain text (None: drop it), `released` hears that the provider is done.
-    """
-
-    async def begin(self) -> Stream:
-        """Waits until the runtime is free and ready, and opens the stream."""
-        raise NotImplementedError
-
-    async def told_to_cancel(
-        self, reason: "payload_pb2.CancelReason.ValueType"
-    ) -> "error_pb2.SideEffectStatus.ValueType | None":
-        """Tells the provider; says what may have happened."""
-        raise NotImplementedError
-
-    async def admit(self, draft: event_pb2.EventDraft) -> event_pb2.EventDraft | None:
-        """The draft to send."""
-        raise NotImplementedError
-
-    def released(self) -> None:
-        """The provider's stream is closed."""
-        raise NotImplementedError
 
 
 class HostedRun:
@@ -67,6 +44,7 @@ class HostedRun:
         flow: FlowLimits,
         limits: HostLimits,
         background: Background,
+        memory: DraftMemory,
     ) -> None:
         self.run_id = run_id
         self.turn = turn
@@ -82,7 +60,8 @@ class HostedRun:
         self._flow = flow
         self._limits = limits
         self._background = background
-        self._buffer = DraftBuffer(flow.max_events, flow.max_bytes)
+        self._memory = memory
+        self._buffer = DraftBuffer(flow.max_events, flow.max_bytes, memory)
         self._lifecycle = RunLifecycle(limits.events)
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -92,9 +71,12 @@ class HostedRun:
         self._waiter: asyncio.Future[None] | None = None
         self._wake_at = 0
         self._space: asyncio.Future[None] | None = None
+        # Number of the youngest reader.
         self._reader = 0
-        # Through which offset drafts were given to a reader.
+        # Through which offset drafts were given to the youngest reader.
         self._sent = 0
+        # Through which offset an executor has said that drafts are durable; forgotten are these, and what was given up.
+        self._acked = 0
         # Through which offset drafts are the host's own: they show nothing of the provider.
         self._announced = 0
         # Whether further events are late: a terminal was accepted, or a cancel has begun.
@@ -163,17 +145,20 @@ class HostedRun:
         """
         if after > self._buffer.last:
             raise refusal.offset_ahead(self._buffer.last)
-        if after < self._buffer.acked:
-            raise refusal.offset_forgotten(self._buffer.acked + 1)
+        if after < self._buffer.forgotten:
+            raise refusal.offset_forgotten(self._buffer.forgotten + 1)
         self._reader += 1
         me = self._reader
+        # Who comes again wants it all again: until then nothing of it is given up.
+        self._sent = after
+        self._memory.withdraw(self)
         self._wake()
         self._cancel_detach()
         position, first = after, True
         try:
             while me == self._reader:
                 # An acknowledgement may have come from another stream of this run.
-                position = max(position, self._buffer.acked)
+                position = max(position, self._buffer.forgotten)
                 fresh = self._buffer.last - position
                 if fresh and (first or fresh >= LARGE_BATCH or self.finished):
                     drafts = self._buffer.read(position)
@@ -197,27 +182,47 @@ class HostedRun:
         """Drafts up to `through` are durable. A lower offset than before changes nothing; one that does not exist is refused."""
         if through > self._buffer.last:
             raise refusal.offset_ahead(self._buffer.last)
-        self._buffer.acknowledge(through)
+        self._acked = max(self._acked, through)
+        self._buffer.forget(through)
         space = self._space
-        if space is not None and not space.done() and not self._buffer.is_full:
-            space.set_result(None)
+        if space is not None:
+            # Whoever waits looks again: it may have waited for this run's own bound while the host's was reached.
+            _resolve(space)
         self._settle()
 
     def _settle(self) -> None:
-        # A run that is over in every respect costs next to nothing until its runtime forgets it.
-        if self.finished and not self.working and self._buffer.acked == self._buffer.last:
+        if not self.finished or self.working:
+            return
+        if not self.keeps_drafts:
+            # A run that is over in every respect costs next to nothing until its runtime forgets it.
             self._cancel_detach()
+            self._memory.withdraw(self)
             self._buffer.settle()
+        elif self.handed_over:
+            self._memory.offer(self)
+
+    def give_up_drafts(self) -> None:
+        """Forgets drafts of an ended run although nobody has said that they are durable; who asks for them is refused."""
+        if not self.keeps_drafts:
+            return
+        _log.warning("drafts_given_up", run_id=self.run_id, after=self._buffer.forgotten, through=self._buffer.last)
+        self._buffer.forget(self._buffer.last)
+        self._settle()
 
     @property
     def acked(self) -> int:
-        """Through which offset drafts are durable and forgotten."""
-        return self._buffer.acked
+        """Through which offset an executor has said that drafts are durable."""
+        return self._acked
+
+    @property
+    def keeps_drafts(self) -> bool:
+        """Whether there are drafts here that somebody may still ask for."""
+        return self._buffer.forgotten < self._buffer.last
 
     @property
     def handed_over(self) -> bool:
-        """Whether a reader has been given all drafts of a run that nobody works on any more. Acknowledgements may come late or never."""
-        return not self.working and max(self._sent, self._buffer.acked) >= self._buffer.last
+        """Whether the last reader has been given all drafts of a run that nobody works on any more. Acknowledgements may come late or never."""
+        return not self.working and max(self._sent, self._buffer.forgotten) >= self._buffer.last
 
     async def _wait(self, wake_at: int, seconds: float | None) -> None:
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -248,7 +253,7 @@ class HostedRun:
     def _on_detached(self) -> None:
         if self.finished:
             # Nobody came for the rest in all that time.
-            self._buffer.acknowledge(self._buffer.last)
+            self.give_up_drafts()
             return
         _log.warning("run_detached_too_long", run_id=self.run_id)
         self._background.spawn(self.stop(payload_pb2.CANCEL_REASON_SHUTDOWN, self._limits.cancel_grace_seconds))
@@ -282,6 +287,7 @@ class HostedRun:
     async def _pump(self, stream: Stream, hooks: RunHooks) -> None:
         accept, append, count = self._lifecycle.accept, self._buffer.append, 0
         try:
+            await self._wait_for_space()
             async for draft in stream:
                 if self._closed:
                     self.discarded += 1
@@ -324,13 +330,20 @@ class HostedRun:
             self._loop.call_later(self._limits.stop_seconds, self._task.cancel)
 
     async def _wait_for_space(self) -> None:
-        # Backpressure: the provider is not read until the control plane has stored what it has.
-        while self._buffer.is_full:
-            self._space = self._loop.create_future()
-            try:
+        # Backpressure: the provider is not read until the control plane has stored what it has, of this run or of others.
+        try:
+            while True:
+                if self._memory.is_full:
+                    self._memory.make_room()
+                if not self._buffer.is_full:
+                    return
+                self._space = self._loop.create_future()
+                if self._memory.is_full:
+                    self._memory.wait(self, self._space)
                 await self._space
-            finally:
-                self._space = None
+        finally:
+            self._space = None
+            self._memory.leave(self)
 
     async def _close(self, stream: Stream) -> None:
         close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)

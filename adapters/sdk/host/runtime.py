@@ -11,9 +11,11 @@ from adapters.sdk.errors import HarnessError, UnavailableError, classified
 from adapters.sdk.events import session_updated
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
+from adapters.sdk.host.hooks import RunHooks
 from adapters.sdk.host.limits import FlowLimits, HostLimits
+from adapters.sdk.host.memory import DraftMemory
 from adapters.sdk.host.native_session import NativeSession
-from adapters.sdk.host.run import HostedRun, RunHooks
+from adapters.sdk.host.run import HostedRun
 from adapters.sdk.logs import describe, get_logger
 from adapters.sdk.thread_state import StateAccess, Stub, ThreadState
 from harness.common.v1 import error_pb2, fence_pb2
@@ -34,6 +36,7 @@ class RuntimeSlot:
         "_initialized",
         "_limits",
         "_lock",
+        "_memory",
         "_past",
         "_run",
         "_runtime",
@@ -53,6 +56,7 @@ class RuntimeSlot:
         state_stub: Callable[[str], Stub],
         limits: HostLimits,
         background: Background,
+        memory: DraftMemory,
     ) -> None:
         self.construction = construction
         self.closed = False
@@ -62,6 +66,7 @@ class RuntimeSlot:
         self._state_stub = state_stub
         self._limits = limits
         self._background = background
+        self._memory = memory
         self._lock = asyncio.Lock()
         self._initialized = False
         self._failure: HarnessError | None = None
@@ -75,7 +80,7 @@ class RuntimeSlot:
     def busy(self) -> bool:
         """Whether a run works here, or an ended one has drafts nobody has stored yet."""
         run = self._run
-        return self._lock.locked() or (run is not None and (run.working or run.acked < run.last_offset))
+        return self._lock.locked() or (run is not None and (run.working or run.keeps_drafts))
 
     @property
     def may_make_room(self) -> bool:
@@ -116,7 +121,16 @@ class RuntimeSlot:
         # be joined by every repetition of the call, and would hold its turn's place for ever.
         deadline = _deadline(turn)
         flow = FlowLimits.of(self.construction.context.limits)
-        run = HostedRun(fence.run_id, fence.turn, fence.run_generation, deadline, flow, self._limits, self._background)
+        run = HostedRun(
+            fence.run_id,
+            fence.turn,
+            fence.run_generation,
+            deadline,
+            flow,
+            self._limits,
+            self._background,
+            self._memory,
+        )
         run.on_released = on_released
         older = self._run
         hooks = _TurnHooks(self, run, older, self._make_turn(fence, turn, run, deadline), decision)
