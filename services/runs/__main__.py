@@ -40,10 +40,13 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
     context.resources.push_async_callback(records.close)
     log = await open_segment_log(records)
     store = RunStore(records)
-    # The hub asks of runs that are executed here, and what executes them is made after it.
     bus = open_bus(settings.bus_url, settings.environment)
     context.resources.push_async_callback(bus.close)
-    hub = LiveHub(log, bus, executes_here=lambda run_id: dispatcher.holds(run_id))
+
+    def executes_here(run_id: str) -> bool:
+        return dispatcher.holds(run_id)  # made after the hub, which asks of runs that are executed here
+
+    hub = LiveHub(log, bus, executes_here=executes_here, has_ended=store.has_ended)
     engine = Engine(
         settings=settings,
         store=store,

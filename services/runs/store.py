@@ -62,6 +62,11 @@ class RunStore:
         record = await self._records.get(RUNS, run_id)
         return None if record is None else from_document(record.document)
 
+    async def has_ended(self, run_id: str) -> bool:
+        """Whether the run's status says that it ended, or it is gone."""
+        run = await self.get(run_id)
+        return run is None or not run.is_open
+
     async def get_owned(self, owner: str, run_id: str) -> Run | None:
         """The caller's run; another subject's does not exist (I2)."""
         run = await self.get(run_id)

@@ -17,7 +17,7 @@ from services.runs.live import metrics
 from services.runs.live.follower import Follower
 from services.runs.live.packed import drop_first, take_first
 from services.runs.live.recent import CHUNK_BYTES, Chunk, RecentMemory, chunk_after
-from services.runs.log.port import MAX_READ_SEGMENTS, SegmentLog
+from services.runs.log.port import MAX_READ_SEGMENTS, SegmentHeader, SegmentLog
 from services.runs.segment import Segment
 
 PAGE_BYTES: Final = 1 << 20
@@ -45,7 +45,8 @@ class LiveHub:
     only ever say that there is more to read, so a lost, doubled or late notice costs time and nothing else (I34).
 
     `executes_here` says whether a run is executed in this process now: its segments then come through `published` alone, no notice can
-    be lost, and neither bus nor poll is asked about it. It may be a lambda over something that is made later.
+    be lost, and neither bus nor poll is asked about it. It may be a lambda over something that is made later. `has_ended` says whether a run
+    is over, or gone: asked only where a log is empty; None where no log is ever deleted.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class LiveHub:
         bus: LiveBus,
         *,
         executes_here: Callable[[str], bool],
+        has_ended: Callable[[str], Awaitable[bool]] | None = None,
         memory: RecentMemory | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._log = log
         self._bus = bus
         self._executes_here = executes_here
+        self._has_ended = has_ended
         self._memory = memory or RecentMemory()
         self._poll_seconds = poll_seconds
         self._followers: dict[str, Follower] = {}
@@ -174,10 +177,20 @@ class LiveHub:
                 return
             if not self._executes_here(follower.run_id):
                 self._bus.follow(follower.run_id)
-            follower.open(await _from_store(self._log.tail(follower.run_id)))
+            follower.open(await _from_store(self._tail(follower.run_id)))
             self._catch_up_if_behind(follower)
             if follower.ended is not None:
                 self._bus.unfollow(follower.run_id)
+
+    async def _tail(self, run_id: str) -> SegmentHeader | None:
+        """The log's end. Errors: `cursor_expired` for a log that was deleted after its watcher was let in: it would wait for ever."""
+        tail, has_ended = await self._log.tail(run_id), self._has_ended
+        if tail is None and has_ended and not self._executes_here(run_id) and await has_ended(run_id):
+            # Once more, for the run may have begun and ended between the two reads.
+            tail = await self._log.tail(run_id)
+            if tail is None:
+                raise _expired(0)
+        return tail
 
     async def _next(self, follower: Follower, cursor: int) -> Chunk | None:
         """The next chunk after the cursor, from what is kept or from the log, as soon as there is one; None when none will ever come."""

@@ -71,6 +71,34 @@ async def test_a_cursor_that_a_running_run_has_not_reached_waits_for_it(hub: Liv
     assert await never_reached == []
 
 
+async def test_a_watch_of_a_log_that_was_deleted_once_it_was_let_in_ends(log: SegmentLog) -> None:
+    run, ended = RunLog(log), set[str]()
+
+    async def has_ended(run_id: str) -> bool:
+        if run_id == "late":
+            await late.append(1, terminal=True)
+        return run_id in ended
+
+    hub = LiveHub(log, NoBus(), executes_here=lambda _: False, has_ended=has_ended)
+    async with asyncio.timeout(20):
+        waiting = asyncio.create_task(watched(hub, 0))
+        await settled(lambda: hub.followed == 1)
+        await run.append(2, terminal=True)
+        await hub.poll_once()
+        assert await waiting == run.events  # it had not ended: its first event was waited for
+        while await log.delete("r"):
+            continue
+        ended |= {"r", "late"}
+        with pytest.raises(HarnessError) as error:
+            await watched(hub, 0)
+        assert error.value.reason is Reason.CURSOR_EXPIRED
+        assert hub.followed == 0
+        # One that began and ended between the two looks has its log.
+        late = RunLog(log, "late")
+        assert await hub.wait_terminal("late", 10)
+    await hub.stop()
+
+
 async def test_deleted_events_are_an_expired_cursor(hub: LiveHub, log: SegmentLog) -> None:
     run = RunLog(log)
     for _ in range(3):
