@@ -110,6 +110,7 @@ result = {
     'data': os.path.exists('/var'), 'shadow': os.path.exists('/etc/shadow'),
     'services': importlib.util.find_spec('services') is not None,
     'project': listing(os.path.dirname(os.path.dirname(adapters.__file__))),
+    'place': adapters.__file__,
 }
 """
     found = await inside(await acquired(mesh), code)
@@ -122,6 +123,8 @@ result = {
     assert not found["data"]
     assert not found["shadow"]
     assert not found["services"]
+    # Not where it is outside: a checkout may be below a folder that a sandbox has of its own, as /tmp.
+    assert found["place"].startswith("/opt/product/")
     assert set(found["project"]) <= {"adapters", "gen", "tests", ".venv"}
 
 

@@ -1,5 +1,6 @@
 """The command of a worker: bubblewrap around Python for a strict sandbox, Python alone for none."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,14 +41,14 @@ def worker_arguments(python: str, worker_module: str, address: str) -> list[str]
     return [python, "-s", "-P", "-B", "-m", worker_module, "--worker", "--listen", address]
 
 
-def worker_environment(view: View, home: str, tmp: str, ready_fd: int) -> dict[str, str]:
+def worker_environment(python_path: Sequence[str], home: str, tmp: str, ready_fd: int) -> dict[str, str]:
     """All of a worker's environment: nothing of the mesh's (worker protocol, "What a worker never receives")."""
     return {
         "HARNESS_READY_FD": str(ready_fd),
         "HOME": home,
         "LANG": "C.UTF-8",
         "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": ":".join(view.python_path),
+        "PYTHONPATH": ":".join(python_path),
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": tmp,
     }
@@ -56,7 +57,7 @@ def worker_environment(view: View, home: str, tmp: str, ready_fd: int) -> dict[s
 def plain_command(view: View, worker: list[str], places: Places, ready_fd: int) -> Command:
     """Isolation none: a plain process with a workspace, an environment and a process group of its own, and nothing more."""
     workspace = places.own / "workspace"
-    environment = worker_environment(view, str(workspace), str(workspace), ready_fd)
+    environment = worker_environment(view.python_path_outside, str(workspace), str(workspace), ready_fd)
     return Command(worker, {**environment, "HARNESS_DIE_WITH_PARENT": "1"}, [], str(workspace))
 
 
@@ -89,6 +90,9 @@ def strict_command(
         "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1",
         "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox",
     ]  # fmt: skip
+    # I35: every place that can be written has a size. They come first, or they would cover an interpreter that lies below them.
+    options += ["--size", str(TMP_MIB * _MIB), "--perms", "0700", "--tmpfs", "/tmp"]  # noqa: S108
+    options += ["--size", str(profile.workspace_mib * _MIB), "--perms", "0700", "--tmpfs", WORKSPACE]
     for link in view.links:
         options += ["--symlink", link.target, link.inside]
     for shown in view.shown:
@@ -96,14 +100,12 @@ def strict_command(
     for name in ("passwd", "group"):
         options += ["--ro-bind", source(places.own / name), f"/etc/{name}"]
     options += ["--proc", "/proc", "--dev", "/dev"]
-    # I35: every place that can be written has a size, /dev and the root none because they are read-only below.
+    # /dev and the root need no size, because they are read-only below.
     options += ["--size", str(SHM_MIB * _MIB), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
-    options += ["--size", str(TMP_MIB * _MIB), "--perms", "0700", "--tmpfs", "/tmp"]  # noqa: S108
-    options += ["--size", str(profile.workspace_mib * _MIB), "--perms", "0700", "--tmpfs", WORKSPACE]
     options += ["--bind", source(places.sockets), SOCKET_FOLDER_INSIDE]
     for name, path in facades.items():
         options += ["--ro-bind", source(path), f"{INSIDE}/{name}"]
-    for name, value in worker_environment(view, WORKSPACE, "/tmp", ready_fd).items():  # noqa: S108
+    for name, value in worker_environment(view.python_path, WORKSPACE, "/tmp", ready_fd).items():  # noqa: S108
         options += ["--setenv", name, value]
     options += ["--chdir", WORKSPACE, "--remount-ro", "/", "--"]
     return Command([bwrap, *options, *worker], {}, stage, "/")
