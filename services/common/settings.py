@@ -285,7 +285,7 @@ def _type_text(annotation: object) -> str:
     names = [
         part.__name__
         for part in _type_parts(annotation)
-        if isinstance(part, type) and part is not type(None) and not get_args(part)
+        if isinstance(part, type) and part not in (type(None), NoDecode) and not get_args(part)
     ]
     simple = {
         "SecretStr": "secret",
@@ -301,4 +301,6 @@ def _type_text(annotation: object) -> str:
 
 def _default_text(field: FieldInfo) -> str:
     default: object = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(default, bool):
+        return "`true`" if default else "`false`"
     return "none" if default is None or default == () else f"`{default}`"
