@@ -166,5 +166,5 @@ def capability_issues(
         yield FieldIssue(
             need.path,
             Reason.HARNESS_CAPABILITY_UNSUPPORTED.value,
-            f"Harness {harness_id} {level} {keys}, which {need.wish} need: {need.remedy}, or choose another harness.",
+            f"Harness {harness_id} {level} {keys}, needed for {need.wish}: {need.remedy}, or choose another harness.",
         )
