@@ -10,7 +10,7 @@ from harness.event.v1 import event_pb2
 from harness.runtime.v1 import runtime_service_pb2
 from services.common.errors import HarnessError, Reason
 from services.common.logs import get_logger
-from services.runs import ending
+from services.runs import ending, placing
 from services.runs.appending import MAX_PENDING_BYTES
 from services.runs.clients.runtime import Batches, code_of
 from services.runs.engine import fence_of
@@ -120,13 +120,10 @@ class Following:
     async def _after_break(self, error: HarnessError, *, may_retry: bool) -> Batches | EngineEnd:
         """The stream broke: losing it does not end the run, losing its process does (I9, I11). Unreachable is not yet dead."""
         held, code = self._held, code_of(error)
-        if code in ("incarnation_mismatch", "runtime_unknown"):
+        if code in ("incarnation_mismatch", "runtime_gone"):
             return held.failed(ending.RUNTIME_GONE)
-        if code == "run_unknown":
-            if held.packer.offset:
-                return held.failed(ending.RUNTIME_GONE)
-            # Issued to a process that is there and never heard of the run: it is started there.
-            return self._start(await held.plan())
+        if code in ("run_unknown", "runtime_unknown"):
+            return await self._start_there(make=code == "runtime_unknown")
         if error.reason not in _BROKEN:
             raise error
         if not may_retry:
@@ -135,6 +132,23 @@ class Following:
         await asyncio.sleep(REATTACH_PAUSE_SECONDS)
         self._host = await held.host(self._issued)
         return self._attach()
+
+    async def _start_there(self, *, make: bool) -> Batches | EngineEnd:
+        """Issued to a process that is there and never heard of the run: it is started there (Issue and follow 1), in the runtime of the same
+        generation, which is made if the executor before died before it was.
+        """
+        held, plan = self._held, await self._held.plan()
+        engine, run, binding, issued = held.engine, held.run, held.binding, self._issued
+        if held.packer.offset or binding is None or (make and plan.in_sandbox):
+            return held.failed(ending.RUNTIME_GONE)
+        if binding.runtime_generation != issued.runtime_generation:
+            return held.failed(
+                ending.RUNTIME_GONE
+            )  # I27: replaced before it began, and nothing of it would be accepted
+        if make and await placing.make_in_host(engine, run, binding, plan, issued) != issued.incarnation:
+            return held.failed(ending.RUNTIME_GONE)  # I11: another process is there by now
+        held.binding = await placing.with_session(engine, run, binding, plan, issued)
+        return self._start(plan)
 
     async def _consume(self, batches: Batches) -> End:
         async with aclosing(batches):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.adapter.v1 import adapter_service_pb2
 from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
@@ -101,15 +101,20 @@ async def _create(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Iss
     address = plan.profile.adapter_address
     if not address:
         raise HarnessError(Reason.HARNESS_UNAVAILABLE, "The agent's harness is not running.")
+    wanted = Issued(address, "", binding.runtime_generation)
+    return replace(wanted, incarnation=await make_in_host(engine, run, binding, plan, wanted))
+
+
+async def make_in_host(engine: Engine, run: Run, binding: Binding, plan: Plan, issued: Issued) -> str:
+    """Make the runtime of the generation at the address, or find it; the incarnation that has it. Whose it has to be, the caller says."""
     context = plan.runtime_context(binding.native_session_id, engine.settings.state_facade_address)
-    fence = fence_of(run, binding.runtime_generation)
+    host, fence = plan.host(issued.address), fence_of(run, issued.runtime_generation)
     # Idempotent, so a host that is just being replaced is waited for.
-    incarnation = await patiently(
+    return await patiently(
         engine.clock,
         engine.settings.reattach_seconds,
-        lambda: engine.runtimes.create(plan.host(address), fence, context, engine.settings.runtime_start_seconds),
+        lambda: engine.runtimes.create(host, fence, context, engine.settings.runtime_start_seconds),
     )
-    return Issued(address, incarnation, binding.runtime_generation)
 
 
 async def _in_sandbox(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Placed:

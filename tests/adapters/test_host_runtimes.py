@@ -63,7 +63,7 @@ async def test_i20_cleanup_is_idempotent_ends_the_run_and_forgets_the_runtime():
         assert adapter.ended == ["r1"]
         assert adapter.runtimes[0].cleaned == 1
         assert kinds((await call.read()).batch.drafts) == ["run.cancelled"]
-        await refused(drained(client.start(client.fence(2, "r2"), client.input("x"))), "NOT_FOUND", "runtime_unknown")
+        await refused(drained(client.start(client.fence(2, "r2"), client.input("x"))), "NOT_FOUND", "runtime_gone")
 
 
 async def test_i20_cleanup_is_bounded_by_its_deadline():
@@ -88,7 +88,7 @@ async def test_i35_idle_runtimes_make_room_and_busy_ones_do_not():
         await second.create()
         await third.create()
         await until(lambda: adapter.runtimes[1].cleaned == 1)
-        await refused(drained(second.start(second.fence(1, "s1"), second.input("x"))), "NOT_FOUND", "runtime_unknown")
+        await refused(drained(second.start(second.fence(1, "s1"), second.input("x"))), "NOT_FOUND", "runtime_gone")
         other = third.start(third.fence(1, "t1"), third.input("x"))
         await other.read()
         info = await refused(second.create(), "RESOURCE_EXHAUSTED", "capacity")

@@ -110,6 +110,25 @@ async def test_i9_the_log_begins_as_ever_when_its_first_executor_died_before_the
     assert events[0].payload.run_started.adapter_version
 
 
+async def test_i9_a_run_whose_executor_died_before_it_made_the_runtime_is_started_where_it_was_issued(
+    rough_mesh: Mesh, caller: Client
+) -> None:
+    agent = await caller.agent()
+    # Without a connection to the host: nothing is sent before the host has answered its opening.
+    rough_mesh.runs.restart(TERMINATE)
+    await caller.list()
+    send(rough_mesh.reference, signal.SIGSTOP)
+    try:
+        run = await caller.start(agent, "hello", "c")
+        rough_mesh.runs.end(KILL)
+    finally:
+        send(rough_mesh.reference, signal.SIGCONT)
+    rough_mesh.runs.start()
+    assert one_terminal(await caller.events(run.run_id)) == "run_completed"
+    binding = await caller.settled(agent, "c")
+    assert (binding.head.run_id, binding.runtime_generation) == (run.run_id, 1)
+
+
 async def test_i33_sigterm_hands_running_runs_over_and_exits_0(rough_mesh: Mesh, caller: Client) -> None:
     # Leases that outlive the test: only what was handed over can be taken in time.
     changed = {"HARNESS_SHUTDOWN_GRACE_SECONDS": "4", "HARNESS_LEASE_TTL_SECONDS": "300"}

@@ -60,9 +60,15 @@ def stale_lease(message: str) -> Refusal:
 
 
 def runtime_unknown() -> Refusal:
-    """The fence names a runtime that is not here."""
+    """The fence names a runtime that never was here."""
     message = "No runtime of this binding, epoch and generation is here; create it first."
     return Refusal("NOT_FOUND", "runtime_unknown", message, category="unavailable")
+
+
+def runtime_gone() -> Refusal:
+    """The fence names a runtime that was here: what was started in it may have had effects, so no run of it is started again (I11)."""
+    message = "The runtime of this binding, epoch and generation was here and is no more."
+    return Refusal("NOT_FOUND", "runtime_gone", message, category="unavailable")
 
 
 def run_unknown() -> Refusal:

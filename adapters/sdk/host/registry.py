@@ -132,14 +132,18 @@ class RuntimeRegistry:
         self._background.spawn(slot.cleanup(self.limits.cleanup_seconds, _SUPERSEDED))
 
     def find(self, fence: fence_pb2.Fence) -> RuntimeSlot:
-        """The runtime of the fence. Raises a refusal: STALE_LEASE for an older one, runtime_unknown if it is not here."""
+        """The runtime of the fence. Raises a refusal: STALE_LEASE for an older one, runtime_unknown if it never was
+        here, runtime_gone if it is here no more.
+        """
         _check_protocol(fence)
         highest = self._highest.get(fence.binding_id, (0, 0))
         if _generation(fence) < highest:
             raise refusal.stale_lease("A younger runtime of this binding has been here.")
         slot = self._slots.get(fence.binding_id)
-        if slot is None or slot.closed or _generation(fence) != highest:
+        if _generation(fence) != highest:
             raise refusal.runtime_unknown()
+        if slot is None or slot.closed:
+            raise refusal.runtime_gone()  # I11
         return slot
 
     async def cleanup(self, fence: fence_pb2.Fence, seconds: float) -> None:
@@ -147,7 +151,7 @@ class RuntimeRegistry:
         try:
             slot = self.find(fence)
         except refusal.Refusal as reason:
-            if reason.reason == "runtime_unknown":
+            if reason.reason in ("runtime_unknown", "runtime_gone"):
                 return
             raise
         self._slots.pop(fence.binding_id, None)
