@@ -21,7 +21,6 @@ from services.common.logs import get_logger
 from services.sandbox.backend import End, Ended, Sandbox, SandboxSpec
 from services.sandbox.backends.local.cgroups import Cgroups, Limits, find_cgroups
 from services.sandbox.backends.local.command import (
-    TMP_MIB,
     Command,
     Places,
     address_inside,
@@ -33,7 +32,8 @@ from services.sandbox.backends.local.ending import open_lifeline, stop_keeper
 from services.sandbox.backends.local.facade_sockets import facade_mounts
 from services.sandbox.backends.local.identity import has_ended, is_locked, open_process
 from services.sandbox.backends.local.launch import Launch
-from services.sandbox.backends.local.seccomp import filter_program, supported
+from services.sandbox.backends.local.order import Held, keeper_order
+from services.sandbox.backends.local.seccomp import supported
 from services.sandbox.backends.local.uids import Uids
 from services.sandbox.backends.local.view import python_view
 from services.sandbox.profile import STRICT, Profile, checked_profile
@@ -41,7 +41,6 @@ from services.sandbox.settings import SOCKET_FOLDER, SOCKET_NAME
 
 _log = get_logger(__name__)
 _PREFIX = "lse_"
-_MIB = 1 << 20
 _PROBE = "import os; os.write(int(os.environ['HARNESS_READY_FD']), b'{}\\n'); import time; time.sleep(60)"
 MAX_LOG_TAIL_BYTES = 2_000
 
@@ -232,7 +231,9 @@ class LocalBackend:
             uid = self._prepare(places, profile, held)
             launch = Launch(places.own)
             command = self._command(profile, worker, places, facades, launch.ready_fd)
-            order = self._order(sandbox_id, profile, command, uid, held, launch.ready_fd)
+            cgroups = self._new_cgroups(sandbox_id, profile)
+            inherited = Held(launch.ready_fd, self._lifeline, tuple(held))
+            order = keeper_order(places.own, profile, command, uid=uid, cgroups=cgroups, held=inherited)
             handle = await asyncio.to_thread(launch.start, order, held)
             assert launch.process is not None  # noqa: S101 - started
             self._watch(sandbox_id, os.pidfd_open(launch.process.pid), launch.process)
@@ -279,41 +280,10 @@ class LocalBackend:
         staged = self._uids is not None
         return strict_command(self._bwrap, view, worker, profile, places, facades, staged=staged, ready_fd=ready_fd)
 
-    def _order(
-        self, sandbox_id: str, profile: Profile, command: Command, uid: int | None, held: list[int], ready_fd: int
-    ) -> dict[str, Any]:
-        """What the keeper is told."""
-        strict = profile.isolation == STRICT
-        cgroups: list[Path] = []
-        if self._cgroups is not None:
-            limits = Limits(profile.memory_mib, profile.max_pids, profile.cpu_millis)
-            cgroups = self._cgroups.create(sandbox_id, limits)
-        return {
-            "folder": str(self._places(sandbox_id).own),
-            "arguments": command.arguments,
-            "environment": command.environment,
-            "folder_inside": command.folder,
-            "stage": command.stage,
-            "stage_folder": "/tmp",  # noqa: S108 - see command.STAGE_FOLDER
-            "uid": uid,
-            "seccomp": filter_program().hex() if strict else "",
-            "rlimits": self._rlimits(profile, uid),
-            "cgroups": [{"folder": str(path)} for path in cgroups],
-            "ready_fd": ready_fd,
-            "lifeline_fd": self._lifeline,
-            "close_fds": [self._lifeline, *held],
-        }
-
-    def _rlimits(self, profile: Profile, uid: int | None) -> dict[str, int]:
-        limits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": 1024}
-        if profile.isolation == STRICT:
-            limits["RLIMIT_FSIZE"] = max(profile.workspace_mib, TMP_MIB) * _MIB
-            if self._cgroups is None:
-                limits["RLIMIT_DATA"] = profile.memory_mib * _MIB
-            if uid is not None:
-                # Counted per user, so only where the user is the sandbox's own.
-                limits["RLIMIT_NPROC"] = profile.max_pids
-        return limits
+    def _new_cgroups(self, sandbox_id: str, profile: Profile) -> list[Path]:
+        if self._cgroups is None:
+            return []
+        return self._cgroups.create(sandbox_id, Limits(profile.memory_mib, profile.max_pids, profile.cpu_millis))
 
     def _seal(self, places: Places) -> None:
         """Nothing but the worker's socket is in the folder it shares with us, and nothing more can be put there."""
