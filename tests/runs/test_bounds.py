@@ -9,29 +9,23 @@ import pytest
 
 from harness.run.v1 import run_pb2
 from services.common.errors import HarnessError, Reason
-from tests.runs.mesh import KILL, Client, Mesh, Part, kind
+from tests.runs.mesh import KILL, Client, Mesh, kind
 
 HANG = {"script": [{"hang": True}]}
 
 
-@pytest.fixture
-def narrow(mesh: Mesh) -> Iterator[Part]:
-    """A replica of its own store that executes two runs at once and lets two more wait."""
-    part = mesh.runs_part(
-        "narrow",
-        HARNESS_STORE_URL=f"sqlite://{mesh.folder}/narrow.sqlite3",
-        HARNESS_MAX_ACTIVE_RUNS="2",
-        HARNESS_MAX_QUEUED_RUNS="2",
-    )
-    part.start()
-    yield part
-    part.end(KILL)
+@pytest.fixture(scope="module")
+def narrow_mesh() -> Iterator[Mesh]:
+    """A mesh whose runs service executes two runs at once and lets two more wait. Of its own: replicas that share bindings share their runs."""
+    mesh = Mesh(settings={"HARNESS_MAX_ACTIVE_RUNS": "2", "HARNESS_MAX_QUEUED_RUNS": "2"}).start()
+    yield mesh
+    mesh.close()
 
 
 async def test_i35_more_runs_than_may_be_executed_wait_and_more_than_may_wait_are_refused(
-    mesh: Mesh, narrow: Part, clients: Callable[..., Client]
+    narrow_mesh: Mesh, clients: Callable[..., Client]
 ) -> None:
-    client = clients(mesh, None, "narrow")
+    client = clients(narrow_mesh)
     agent = await client.agent()
     active = [await client.start(agent, HANG, f"a{number}") for number in range(2)]
     waiting = [await client.start(agent, {"n": 1}, f"w{number}") for number in range(2)]
@@ -48,41 +42,28 @@ async def test_i35_more_runs_than_may_be_executed_wait_and_more_than_may_wait_ar
 
 
 async def test_i23_a_profile_at_its_bound_keeps_its_runs_waiting_and_nobody_elses(
-    mesh: Mesh, clients: Callable[..., Client]
+    narrow_mesh: Mesh, clients: Callable[..., Client]
 ) -> None:
-    part = mesh.runs_part(
-        "shared",
-        HARNESS_STORE_URL=f"sqlite://{mesh.folder}/shared.sqlite3",
-        HARNESS_MAX_ACTIVE_RUNS="3",
-        HARNESS_MAX_QUEUED_RUNS="2",
-    )
-    part.start()
-    try:
-        client = clients(mesh, None, "shared")
-        agent, other = await client.agent("single"), await client.agent("faults")
-        active = await client.start(agent, HANG, "a")
-        await client.seen(active.run_id, "run_started")
-        waiting = [await client.start(agent, {"n": 1}, f"w{number}") for number in range(2)]
-        # Its own line is full: one more is refused.
-        with pytest.raises(HarnessError) as refused:
-            await client.start(agent, {"n": 1}, "x")
-        assert (refused.value.reason, refused.value.retryable) == (Reason.CAPACITY, True)
-        # The other profile's runs are executed at once, those that waited in the same line included.
-        long = [await client.start(other, HANG, f"l{number}") for number in range(2)]
-        queued = await client.start(other, {"n": 1}, "q")
-        assert (await client.get(queued.run_id)).status == run_pb2.RUN_STATUS_QUEUED
-        await client.cancel(long[0].run_id)
-        assert kind((await client.events(queued.run_id))[-1]) == "run_completed"
-        assert [(await client.get(run.run_id)).status for run in waiting] == [run_pb2.RUN_STATUS_QUEUED] * 2
-        await client.cancel(active.run_id)
-        for run in waiting:
-            assert kind((await client.events(run.run_id))[-1]) == "run_completed"
-        first, second = [await client.get(run.run_id) for run in waiting]
-        # In the order in which they came, one after the other.
-        assert first.updated_at.ToNanoseconds() <= second.updated_at.ToNanoseconds()
-        await client.cancel(long[1].run_id)
-    finally:
-        part.end(KILL)
+    client = clients(narrow_mesh)
+    agent, other = await client.agent("single"), await client.agent("faults")
+    active = await client.start(agent, HANG, "a")
+    await client.seen(active.run_id, "run_started")
+    waiting = [await client.start(agent, {"n": 1}, f"w{number}") for number in range(2)]
+    # Its own line is full: one more is refused.
+    with pytest.raises(HarnessError) as refused:
+        await client.start(agent, {"n": 1}, "x")
+    assert (refused.value.reason, refused.value.retryable) == (Reason.CAPACITY, True)
+    # The other profile's runs are executed as soon as there is any room, those that came later included.
+    long = await client.start(other, HANG, "l")
+    await client.seen(long.run_id, "run_started")
+    queued = await client.start(other, {"n": 1}, "q")
+    assert (await client.get(queued.run_id)).status == run_pb2.RUN_STATUS_QUEUED
+    await client.cancel(long.run_id)
+    assert kind((await client.events(queued.run_id))[-1]) == "run_completed"
+    assert [(await client.get(run.run_id)).status for run in waiting] == [run_pb2.RUN_STATUS_QUEUED] * 2
+    await client.cancel(active.run_id)
+    for run in waiting:
+        assert kind((await client.events(run.run_id))[-1]) == "run_completed"
 
 
 async def test_i35_many_runs_at_once_all_end(client: Client) -> None:

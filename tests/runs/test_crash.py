@@ -317,6 +317,19 @@ async def test_i5_the_sweep_finishes_a_clear_that_nobody_asks_for_again(rough_me
             await asyncio.sleep(0.02)
 
 
+async def test_i9_whoever_gives_a_place_back_executes_who_is_next(clients: Clients) -> None:
+    # So seldom a look for queued runs that nobody else could execute this one in time.
+    mesh = Mesh(settings={"HARNESS_LEASE_TTL_SECONDS": "300", "HARNESS_SWEEP_INTERVAL_SECONDS": "60"}).start()
+    try:
+        caller = clients(mesh)
+        agent = await caller.agent()
+        await caller.reserve(agent, "c", "run_never_stored", "key_never_stored")
+        run = await caller.start(agent, "hello", "c", on_conflict=ENQUEUE)
+        assert one_terminal(await caller.events(run.run_id)) == "run_completed"
+    finally:
+        mesh.close()
+
+
 async def test_i33_state_written_after_a_takeover_is_committed(rough_mesh: Mesh, caller: Client) -> None:
     agent = await caller.agent()
     steps = [{"text": "before"}, {"sleep": 5}, {"state": "abc"}, {"text": " after"}]
