@@ -114,7 +114,8 @@ async def test_i6_the_same_request_takes_over_what_its_starter_left_unstored(cli
     lost = new_run_id()
     await client.reserve(agent, "c", lost, key)
     run = await client.start(agent, "hello", "c", client_request_id="mine")
-    assert run.run_id == lost
+    # Not in place: its starter may be making a runtime for it, and one executor alone does that.
+    assert (run.run_id, run.status) == (lost, run_pb2.RUN_STATUS_QUEUED)
     assert kind((await client.events(run.run_id))[-1]) == "run_completed"
 
 
