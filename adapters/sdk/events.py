@@ -5,12 +5,15 @@ any length and with any characters may be given: the SDK splits and sanitises th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf import json_format, struct_pb2
 
+from adapters.sdk.errors import ProtocolError
 from harness.event.v1 import event_pb2, payload_pb2
 
+MAX_STRUCT_DEPTH = 24
+"""Deeper values do not survive the wire: each level is three messages, and readers stop at a hundred."""
 Draft = event_pb2.EventDraft
 Path = Sequence[str]
 _Payload = payload_pb2.EventPayload
@@ -160,7 +163,23 @@ def completed(stop_reason: str = "end_turn") -> Draft:
 
 
 def struct(value: Mapping[str, Any]) -> struct_pb2.Struct:
-    """A mapping of JSON values as a Struct. Raises ValueError or TypeError for what JSON cannot hold."""
+    """A mapping of JSON values as a Struct. Raises ValueError or TypeError for what JSON cannot hold, ProtocolError for what is nested
+    deeper than any event may be.
+    """
+    _check_depth(value, MAX_STRUCT_DEPTH)
     message = struct_pb2.Struct()
     message.update(dict(value))
     return message
+
+
+def _check_depth(value: object, left: int) -> None:
+    # Before a message is made of it: the library's own limit is an error nobody could classify.
+    if not isinstance(value, Mapping | list | tuple):
+        return
+    if left == 0:
+        raise ProtocolError(f"A value is nested more than {MAX_STRUCT_DEPTH} deep.", code="nested_too_deep")
+    children = (
+        cast("Mapping[str, object]", value).values() if isinstance(value, Mapping) else cast("Sequence[object]", value)
+    )
+    for child in children:
+        _check_depth(child, left - 1)

@@ -116,6 +116,8 @@ def server_options() -> list[tuple[str, Any]]:
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MILLISECONDS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MILLISECONDS // 2),
+        # The peer's bandwidth probes are pings too: counted as strikes they would end the channel of a quiet mesh.
+        ("grpc.http2.max_ping_strikes", 0),
         # Two processes on one port would share its calls by chance; the second must fail to start instead.
         ("grpc.so_reuseport", 0),
     ]

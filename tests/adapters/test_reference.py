@@ -158,6 +158,14 @@ async def test_faults_are_refused_unless_the_operator_allows_them(step):
             assert failed.payload.run_failed.category == 1
 
 
+async def test_metadata_nested_deeper_than_the_wire_carries_is_a_protocol_failure():
+    nested: dict = {}
+    for _ in range(60):
+        nested = {"a": nested}
+    failed = (await play({"metadata": nested}))[-1].payload.run_failed
+    assert (failed.code, failed.category) == ("nested_too_deep", error_pb2.ERROR_CATEGORY_PROTOCOL)
+
+
 async def test_a_classified_failure_is_what_the_step_says():
     step = {"fail": {"category": "throttled", "message": "Slow down.", "provider_code": "429", "retry_after": 7}}
     failed = (await play({"text": "a"}, step))[-1].payload.run_failed

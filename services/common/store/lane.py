@@ -16,7 +16,7 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
@@ -103,7 +103,7 @@ class Lane:
     `StoreUnavailable`. A job larger than the whole lane is served alone.
     """
 
-    def __init__(self, name: str, servers: list[Server], bounds: LaneBounds) -> None:
+    def __init__(self, name: str, servers: Sequence[Server], bounds: LaneBounds) -> None:
         self._name = name
         self._bounds = bounds
         self._loop = asyncio.get_running_loop()
