@@ -134,11 +134,16 @@ class ThreadState:
 
 async def _fenced(access: StateAccess, what: str, call: Callable[[fence_pb2.Fence], Awaitable[T]]) -> T:
     """The answer. A call refused because the run is being taken over waits for the new executor and is made again: the work goes on (I10)."""
+    may_repeat = True
     while True:
         fence = access.current_fence()
         try:
             return await call(fence)
         except grpc.aio.AioRpcError as error:
+            if may_repeat and error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata():
+                # Refused while it still wrote, a call can end here in the failed write instead of in the refusal.
+                may_repeat = False
+                continue
             patience = access.deadline.remaining(TAKEOVER_SECONDS)
             if not _is_being_taken_over(error) or not await access.executor.wait_for_another(
                 fence.run_generation, patience

@@ -35,11 +35,20 @@ async def once(item: Any) -> AsyncIterator[Any]:
     yield item
 
 
+async def silent() -> AsyncIterator[Any]:
+    """A client's stream that says nothing: a call refused while it is being written to can end for the client in the failed write
+    instead of in the refusal.
+    """
+    await asyncio.Event().wait()
+    yield
+
+
 async def ask(
     toy: Toy, kind: str, request: Any, metadata: tuple[tuple[str, str | bytes], ...], timeout: float | None = 20
 ) -> list[Any]:
-    """The answers of one call of the given kind, with exactly this metadata."""
-    argument = once(request) if kind in ("collect", "chat") else request
+    """The answers of one call of the given kind, with exactly this metadata. Without a request a client's stream stays silent."""
+    streams = kind in ("collect", "chat")
+    argument = request if not streams else silent() if request is None else once(request)
     call = getattr(toy.stub, kind)(argument, metadata=metadata, timeout=timeout)
     try:
         return [message async for message in call] if kind in ("many", "chat") else [await call]
@@ -82,7 +91,7 @@ REFUSED: dict[str, tuple[tuple[str, str], ...]] = {
 @pytest.mark.parametrize("case", REFUSED)
 async def test_i2_other_credentials_are_refused(toy: Toy, kind: str, case: str) -> None:
     with pytest.raises(HarnessError) as caught:
-        await ask(toy, kind, Ask(do="echo", count=1), REFUSED[case])
+        await ask(toy, kind, None if kind in ("collect", "chat") else Ask(do="echo", count=1), REFUSED[case])
     assert caught.value.reason is Reason.UNAUTHENTICATED
     assert "token-0123456789" not in str(caught.value)
 
