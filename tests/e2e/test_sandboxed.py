@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -60,7 +61,7 @@ def test_a_sandboxed_worker_reaches_nothing(mesh: RunningMesh, client: httpx.Cli
         agent,
         conversation(),
         connect=[gateway, "127.0.0.1:22"],
-        paths=[str(mesh.data_dir), "/home", "/etc/shadow", "/var", "/root/.ssh", "/sys/fs/cgroup"],
+        paths=[str(mesh.data_dir), "/home", "/etc/shadow", "/var", str(Path.home() / ".ssh"), "/sys/fs/cgroup"],
         writable=["/", "/usr", "/etc"],
     )
     assert "connected" not in seen["connect"].values()
