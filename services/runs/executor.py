@@ -22,7 +22,7 @@ from services.runs.following import Following
 from services.runs.held import End, EngineEnd, Halt, HeldRun, RuntimeEnd
 from services.runs.intent import CancelReason, Failure, Intent
 from services.runs.keeping import keep_sandbox
-from services.runs.patience import patiently
+from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.prompt import PromptTooLarge
 from services.runs.run import Issued, Run, Status, ended
@@ -165,7 +165,9 @@ class Executor:
     async def _resolve(self, binding: Binding) -> placing.Placed:
         if self._placed is not None:
             return await self._placed
-        return await placing.place(self._engine, self._held.run, binding, await self._held.plan())
+        engine = self._engine
+        plan = await patiently(engine.clock, engine.settings.reattach_seconds, self._held.plan, RESTARTING)
+        return await placing.place(engine, self._held.run, binding, plan)
 
     async def _issue(self, issued: Issued, plan: Plan) -> None:
         """The runtime is on the record before the first StartRun leaves, and StartRun goes there only (I11)."""

@@ -10,7 +10,7 @@ from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.clients.sessions import Binding
 from services.runs.engine import Engine, binding_fence, fence_of
-from services.runs.patience import patiently
+from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
 
@@ -47,7 +47,13 @@ async def place(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Place
 async def _in_host(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Placed:
     recorded = binding.runtime_ref.incarnation if binding.HasField("runtime_ref") else ""
     if recorded and recorded != plan.profile.adapter_incarnation:
-        fresh = await engine.catalog.profile(run.harness_id, run.profile_id, fresh=True)
+        # Nothing is issued yet, so a host that is just being replaced is waited for.
+        fresh = await patiently(
+            engine.clock,
+            engine.settings.reattach_seconds,
+            lambda: engine.catalog.profile(run.harness_id, run.profile_id, fresh=True),
+            RESTARTING,
+        )
         plan = Plan(plan.version, fresh)
         if recorded != fresh.adapter_incarnation:
             binding = await _advance(engine, run, binding)

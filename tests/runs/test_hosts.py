@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +10,9 @@ import yaml
 
 from harness.common.v1 import error_pb2
 from harness.run.v1 import run_pb2
-from tests.runs.mesh import KILL, Client, Mesh, kind, text
+from harness.session.v1 import binding_pb2
+from services.common.errors import HarnessError, Reason
+from tests.runs.mesh import KILL, PATIENCE, Client, Mesh, kind, text
 
 CREDENTIAL = "canary-credential-of-the-adapter"
 IDLE_SECONDS = 3
@@ -82,6 +85,37 @@ async def test_i9_a_host_that_never_starts_a_run_fails_it_in_time(clients: Calla
         run = await caller.start(await caller.agent(), "hello")
         events = await caller.events(run.run_id)
         assert events[-1].payload.run_failed.category == error_pb2.ERROR_CATEGORY_UNAVAILABLE
+    finally:
+        mesh.close()
+
+
+async def test_i34_a_stored_run_waits_for_a_host_that_the_catalog_cannot_see_yet(
+    clients: Callable[..., Client],
+) -> None:
+    mesh = Mesh(settings={"HARNESS_REATTACH_SECONDS": "60"})
+    mesh.start()
+    try:
+        caller = clients(mesh)
+        agent = await caller.agent()
+        first = await caller.start(agent, {"script": [{"text": "begun"}, {"hang": True}]}, "talk")
+        await caller.seen(first.run_id, "content_delta")
+        second = await caller.start(agent, "hello", "talk", on_conflict=binding_pb2.CONFLICT_POLICY_ENQUEUE)
+        mesh.reference.end(KILL)
+        async with asyncio.timeout(PATIENCE):
+            while True:  # until the catalog says that the host is away
+                try:
+                    await caller.cancel((await caller.start(agent)).run_id)
+                except HarnessError as error:
+                    if error.reason is not Reason.HARNESS_UNAVAILABLE:
+                        raise
+                    break
+        # The second run is stored, and the first one is only looking for its host.
+        assert (await caller.cancel(first.run_id)).status == run_pb2.RUN_STATUS_CANCELLED
+        async with asyncio.timeout(PATIENCE):
+            while (await caller.get(second.run_id)).status == run_pb2.RUN_STATUS_QUEUED:  # noqa: ASYNC110 - nothing signals it
+                await asyncio.sleep(0.01)
+        mesh.reference.start()
+        assert (await caller.kinds(second.run_id))[-1] == "run_completed"
     finally:
         mesh.close()
 
