@@ -52,6 +52,9 @@ class Following:
 
     async def from_last_durable(self) -> End:
         """Follow a run that an earlier executor started, from the last durable offset on."""
+        # Nobody knows what the earlier executor acknowledged: all that is durable is due, or a runtime that had filled its bound with it
+        # would wait for room for ever (I9).
+        self._acknowledged = 0
         await self._begin_empty_log()
         return await self._follow(self._attach())
 
