@@ -23,6 +23,7 @@ class Follower:
         "changed",
         "ended",
         "known",
+        "lost",
         "opened",
         "opening",
         "recent",
@@ -40,6 +41,8 @@ class Follower:
         """The last sequence that was heard of; past `known`, the log has to be read."""
         self.ended: int | None = None
         """Sequence of the terminal, once it is known to be durable."""
+        self.lost = False
+        """Whether events after `known` were deleted before they were read here: nobody who waits for them will ever get them."""
         self.opened = False
         """Whether the log's end was read since the run is followed."""
         self.opening = asyncio.Lock()
@@ -53,7 +56,7 @@ class Follower:
     @property
     def is_behind(self) -> bool:
         """Whether there is something to read from the log."""
-        return self.wanted > self.known and self.ended is None
+        return self.wanted > self.known and self.ended is None and not self.lost
 
     def is_over(self, cursor: int) -> bool:
         """Whether no event will ever come after this cursor (I9: nothing follows the terminal)."""
@@ -97,6 +100,12 @@ class Follower:
         """The log does not go to `wanted`; whatever was heard of since stays to be read."""
         if self.wanted == wanted:
             self.wanted = self.known
+
+    def lose(self) -> None:
+        """The log was deleted past `known`: whoever waits is told so, for there is nothing left to wait for (I9)."""
+        self.lost = True
+        self.wanted = self.known
+        self.wake()
 
     def wake(self) -> None:
         """Let every watcher look again."""

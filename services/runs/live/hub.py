@@ -201,6 +201,8 @@ class LiveHub:
                 return chunk
             if cursor < follower.known:
                 return await self._read_for_watcher(follower, cursor)
+            if follower.lost:
+                raise _expired(cursor)
             await follower.changed.wait()
         return None
 
@@ -211,6 +213,8 @@ class LiveHub:
                 async with asyncio.timeout(seconds):
                     while not done(follower):
                         self._check_running()
+                        if follower.lost:
+                            raise _expired(follower.known)
                         await follower.changed.wait()
             except TimeoutError:
                 return False
@@ -271,8 +275,14 @@ class LiveHub:
             while follower.is_behind and follower.watchers:
                 metrics.READS_OF_FOLLOWERS.inc()
                 wanted, known = follower.wanted, follower.known
-                for logged in await self._log.read(follower.run_id, known, max_bytes=CATCH_UP_BYTES):
-                    follower.offer(Segment.from_log(logged))
+                logged = await self._log.read(follower.run_id, known, max_bytes=CATCH_UP_BYTES)
+                segments = [Segment.from_log(one) for one in logged if not one.header.is_seal]
+                if (
+                    segments and segments[0].first_sequence > follower.known + 1
+                ):  # I7: deleted in between, never skipped
+                    follower.lose()
+                for segment in segments:
+                    follower.offer(segment)
                 if follower.known == known:
                     follower.give_up(wanted)
         except StoreError as error:
@@ -303,13 +313,17 @@ class LiveHub:
     async def _poll_follower(self, follower: Follower) -> None:
         metrics.READS_OF_POLLS.inc()
         try:
-            tail = await self._log.tail(follower.run_id)
+            tail = await self._tail(follower.run_id)
         except StoreError as error:
             _log.warning("live_poll_failed", run_id=follower.run_id, error=type(error).__name__)
-            return
-        if tail is not None:
-            follower.hint(tail.last_sequence)
-            self._catch_up_if_behind(follower)
+        except HarnessError:
+            follower.lose()
+        else:
+            if tail is not None:
+                follower.hint(tail.last_sequence)
+                self._catch_up_if_behind(follower)
+            elif follower.known:  # there were events, and there are none: the run's retention is over
+                follower.lose()
 
 
 async def _from_store(work: Awaitable[T]) -> T:

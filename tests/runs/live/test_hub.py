@@ -113,6 +113,52 @@ async def test_deleted_events_are_an_expired_cursor(hub: LiveHub, log: SegmentLo
     assert await watched(hub, 4, until=6) == run.events[4:]
 
 
+@pytest.mark.parametrize("deleted", [2, 3, 4])
+async def test_i7_what_is_deleted_while_it_is_waited_for_is_an_expired_cursor(log: SegmentLog, deleted: int) -> None:
+    hub = LiveHub(log, NoBus(), executes_here=lambda _: False, poll_seconds=3600)
+    run = RunLog(log)
+    await run.append(2)
+    waiting = [asyncio.create_task(watched(hub, 2)), asyncio.create_task(hub.page("r", 2, 3600, 10))]
+    waiting.append(asyncio.create_task(hub.wait_terminal("r", 3600)))
+    await settled(lambda: hub.followed == 1)
+    await hub.wait_terminal("r", 0)  # opens the follower for all of them
+    # All of this was done elsewhere, and no notice came through.
+    for terminal in (False, False, True):
+        await run.append(2, terminal=terminal)
+    await log.delete("r", deleted)
+    async with asyncio.timeout(60):
+        while hub.followed:
+            await hub.poll_once()
+            await asyncio.sleep(0)
+    for task in waiting:
+        with pytest.raises(HarnessError) as error:
+            await task
+        assert error.value.reason is Reason.CURSOR_EXPIRED
+    await hub.stop()
+
+
+async def test_a_queued_runs_watch_ends_when_it_ended_and_was_deleted_unheard_of(log: SegmentLog) -> None:
+    over: list[bool] = []
+
+    async def has_ended(run_id: str) -> bool:
+        return bool(over)
+
+    hub = LiveHub(log, NoBus(), executes_here=lambda _: False, has_ended=has_ended, poll_seconds=3600)
+    waiting = asyncio.create_task(watched(hub))
+    await hub.wait_terminal("r", 0)
+    await hub.poll_once()
+    assert not waiting.done()
+    over.append(True)
+    async with asyncio.timeout(60):
+        while hub.followed:
+            await hub.poll_once()
+            await asyncio.sleep(0)
+    with pytest.raises(HarnessError) as error:
+        await waiting
+    assert error.value.reason is Reason.CURSOR_EXPIRED
+    await hub.stop()
+
+
 async def test_a_stop_ends_watches_with_a_retryable_error(hub: LiveHub, log: SegmentLog) -> None:
     await RunLog(log).append(1)
     watcher = asyncio.create_task(watched(hub))
