@@ -4,7 +4,7 @@ Domain functions take a document and return another; the given one is never chan
 that there is nothing to write.
 """
 
-from typing import Final, Literal, NotRequired, TypedDict
+from typing import Final, Literal, NotRequired, TypedDict, cast
 
 ACTIVE: Final = "active"
 CLOSING: Final = "closing"
@@ -70,6 +70,19 @@ class HeadDocument(TypedDict):
     outcome: str
 
 
+class InterruptDocument(TypedDict):
+    """The last pause for a person. `content` is opaque here: what was asked, where and why. `consumed_by` is the run that answers; empty while
+    the interrupt is pending.
+    """
+
+    interrupt_id: str
+    revision: int
+    run_id: str
+    content: str
+    consumed_by: str
+    decision_digest: str
+
+
 class BindingDocument(TypedDict):
     """One conversation of one owner: the epoch that is open, or, archived, one that is closed. No raw subject in it (I1).
 
@@ -90,6 +103,7 @@ class BindingDocument(TypedDict):
     runtime_ref: RuntimeRefDocument | None
     advanced_by: NotRequired[AdvanceDocument]
     head: HeadDocument | None
+    interrupt: NotRequired[InterruptDocument | None]
     native_session_id: str
     session_revision: int
     used: bool
@@ -120,11 +134,17 @@ def new_epoch(conversation: Conversation, binding_id: str, epoch: int, turn: int
         "runtime_generation": 0,
         "runtime_ref": None,
         "head": None,
+        "interrupt": None,
         "native_session_id": "",
         "session_revision": 0,
         "used": False,
         "unsettled_changed_at": None,
     }
+
+
+def revision_of(document: BindingDocument) -> int:
+    """Revision of the stored document a change is compared with, from 1; zero: it is not stored yet."""
+    return cast("dict[str, int]", document).get("rev", 0)
 
 
 def draft(document: BindingDocument) -> BindingDocument:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from services.common.clock import Clock
 from services.common.errors import HarnessError, Reason, not_found
 from services.common.ids import Identity
-from services.sessions import epoch, head, runtime_fence, turn
+from services.sessions import epoch, head, interrupt, runtime_fence, turn
 from services.sessions.binding import FIRST_EPOCH, BindingDocument, Conversation, RuntimeRefDocument, new_epoch
 from services.sessions.part_collection import PartCollector
 from services.sessions.parts import MAX_PARTS_OF_RUN
@@ -85,10 +85,15 @@ class Bindings:
                 await _pause(attempt)
         raise _too_contended()
 
-    async def release(self, binding_id: str, run_id: str, *, stored: bool) -> tuple[BindingDocument, bool]:
+    async def release(
+        self, binding_id: str, run_id: str, *, stored: bool, issued: bool, interrupted: bool
+    ) -> tuple[BindingDocument, bool]:
         """See `turn.release`; a closed epoch has nothing to give back."""
         return await self._change_or_archived(
-            binding_id, lambda document: turn.release(document, run_id, stored=stored, now=self._now())
+            binding_id,
+            lambda document: turn.release(
+                document, run_id, stored=stored, issued=issued, interrupted=interrupted, now=self._now()
+            ),
         )
 
     async def withdraw(self, binding_id: str, run_id: str) -> tuple[BindingDocument, bool]:
@@ -129,6 +134,7 @@ class Bindings:
         pending: head.Pending | None,
         outcome: str,
         runtime_ref: RuntimeRefDocument | None = None,
+        asked: interrupt.Asked | None = None,
     ) -> int:
         """See `head.commit`. What the run wrote is read first: a part never changes, and none of a run in the slot is deleted."""
         written: dict[str, str] = {}
@@ -136,7 +142,7 @@ class Bindings:
             written = await self._store.codecs_of_run(fence.binding_id, fence.run_id, MAX_PARTS_OF_RUN)
         _, revision = await self._change_open(
             fence.binding_id,
-            lambda document: head.commit(document, fence, pending, written, outcome, self._now(), runtime_ref),
+            lambda document: head.commit(document, fence, pending, written, outcome, self._now(), runtime_ref, asked),
         )
         return revision
 
@@ -160,9 +166,11 @@ class Bindings:
                 found = await self._store.binding(key)
                 if found is None:
                     return None, False
-                changed, closing = epoch.begin_clear(found[1], self._now())
-                if changed is found[1] or await self._replaced(key, found[1], changed) is not None:
-                    return changed, closing
+                document = found[1]
+                changed, closing = epoch.begin_clear(document, self._now())
+                kept = document if changed is document else await self._replaced(key, document, changed)
+                if kept is not None:
+                    return kept, closing
                 await _pause(attempt)
         raise _too_contended()
 
@@ -223,8 +231,9 @@ class Bindings:
         key, document = found
         if key not in self._lines:
             changed, answer = decide(document)
-            if changed is document or await self._replaced(key, document, changed) is not None:
-                return changed, answer
+            kept = document if changed is document else await self._replaced(key, document, changed)
+            if kept is not None:
+                return kept, answer
         async with self._line(key):
             for attempt in range(MAX_ATTEMPTS):
                 found = await self._store.binding_by_id(binding_id)
@@ -232,8 +241,9 @@ class Bindings:
                     return None
                 document = found[1]
                 changed, answer = decide(document)
-                if changed is document or await self._replaced(key, document, changed) is not None:
-                    return changed, answer
+                kept = document if changed is document else await self._replaced(key, document, changed)
+                if kept is not None:
+                    return kept, answer
                 await _pause(attempt)
         raise _too_contended()
 
@@ -247,9 +257,9 @@ class Bindings:
             changed, answer = decide(document)
         except HarnessError:
             return None  # refused by what may be old
-        if changed is document or await self._replaced(key, document, changed) is None:
-            return None
-        return changed, answer
+        # That there is nothing to write, too.
+        kept = None if changed is document else await self._replaced(key, document, changed)
+        return None if kept is None else (kept, answer)
 
     async def _replaced(self, key: str, before: BindingDocument, after: BindingDocument) -> BindingDocument | None:
         """Compare-and-set; the document as it is kept now, None when it was another already."""

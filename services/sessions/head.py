@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request
+from services.sessions import interrupt
 from services.sessions.binding import BindingDocument, HeadDocument, RuntimeRefDocument, draft, stamped
 from services.sessions.runtime_fence import Fence, check_fence, refuse_closing
 
@@ -28,11 +29,12 @@ def commit(
     outcome: str,
     now: int,
     runtime_ref: RuntimeRefDocument | None = None,
+    asked: interrupt.Asked | None = None,
 ) -> tuple[BindingDocument, int]:
     """Makes what the run wrote the conversation's state, with how the run ended; returns the head's revision.
 
     `written` are the parts of this binding and run that are stored, by reference, each with its codec. `runtime_ref` is the runtime that
-    served the run, if it was not recorded before.
+    served the run, if it was not recorded before. `asked` is the interrupt it ends with.
     """
     check_fence(document, fence)
     head = document["head"]
@@ -50,6 +52,9 @@ def commit(
         "codec": codec,
         "outcome": outcome,
     }
+    if asked is not None:
+        # I24: stored in the same write as the state it belongs to, before anybody hears of it.
+        changed["interrupt"] = interrupt.asked_by(fence.run_id, asked)
     if document["runtime_ref"] is None:
         # I27: the fence is this runtime's own generation; one that is recorded for it is never replaced.
         changed["runtime_ref"] = runtime_ref

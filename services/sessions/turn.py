@@ -1,9 +1,10 @@
-"""Whose turn it is: the one slot of a conversation and the line before it (run protocol, Start and Release; I3, I6)."""
+"""Whose turn it is: the one slot of a conversation and the line before it (run protocol, Start, Resume and Release; I3, I6, I24)."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from services.common.errors import HarnessError, Reason
+from services.sessions import interrupt
 from services.sessions.binding import (
     ACTIVE,
     CLOSING,
@@ -15,6 +16,7 @@ from services.sessions.binding import (
     Policy,
     WaitingDocument,
     draft,
+    revision_of,
     stamped,
 )
 
@@ -23,17 +25,35 @@ WAITING: Final = "waiting"
 EXISTING: Final = "existing"
 OCCUPIED: Final = "occupied"
 CLEARING: Final = "clearing"
-Outcome = Literal["granted", "waiting", "existing", "occupied", "clearing"]
+INTERRUPT_PENDING: Final = "interrupt_pending"
+ANSWERED: Final = "answered"
+ANSWERED_OTHERWISE: Final = "answered_otherwise"
+NOT_PENDING: Final = "not_pending"
+CHANGED: Final = "changed"
+Outcome = Literal[
+    "granted",
+    "waiting",
+    "existing",
+    "occupied",
+    "clearing",
+    "interrupt_pending",
+    "answered",
+    "answered_otherwise",
+    "not_pending",
+    "changed",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a start asks for."""
+    """What a start asks for. `answers` is the interrupt that it answers; `expected_revision` the binding as the caller has read it."""
 
     run_id: str
     request_key: str
     policy: Policy
     pin: PinDocument
+    answers: interrupt.Answer | None = None
+    expected_revision: int | None = None
 
 
 def reserve(
@@ -50,9 +70,16 @@ def reserve(
     if document["status"] == CLOSING:
         # I5: no run enters an epoch that is being closed.
         return document, (CLEARING, "")
+    if asked.expected_revision is not None and asked.expected_revision != revision_of(document):
+        # Start 1: what the caller looked up after its read, it has to look up again.
+        return document, (CHANGED, "")
     _refuse_known_run(document, asked.run_id)
+    if asked.answers is not None:
+        return _answer(document, asked, asked.answers, now)
     occupant = document["active"]
     waiting = document["waiting"]
+    if interrupt.blocks(document):
+        return _past_interrupt(document, asked, now)
     if occupant is None and not waiting:
         # I6: the slot is given only when nobody holds it and nobody came earlier.
         return _given_to(document, _place(asked, now), asked.pin, now), (GRANTED, asked.run_id)
@@ -67,8 +94,50 @@ def reserve(
     return stamped(changed, now), (WAITING, asked.run_id)
 
 
-def release(document: BindingDocument, run_id: str, *, stored: bool, now: int) -> tuple[BindingDocument, bool]:
-    """Takes the slot back and gives it to the next in line; whether this call did (run protocol, Release)."""
+def _answer(
+    document: BindingDocument, asked: Reservation, answer: interrupt.Answer, now: int
+) -> tuple[BindingDocument, tuple[Outcome, str]]:
+    """Consumes the interrupt and gives the slot, in one write, before anyone who waits (run protocol, Resume)."""
+    standing, answered_by = interrupt.standing(document, answer)
+    match standing:
+        case interrupt.SAME:
+            # I24: the same decision again is the same run.
+            return document, (ANSWERED, answered_by)
+        case interrupt.OTHER:
+            return document, (ANSWERED_OTHERWISE, answered_by)
+        case interrupt.GONE:
+            return document, (NOT_PENDING, "")
+        case _:
+            pass
+    occupant = document["active"]
+    if occupant is not None:
+        # Only the run that asked can be there still: its end is not told yet.
+        return document, (OCCUPIED, occupant["run_id"])
+    changed = draft(document)
+    interrupt.consume(changed, answer, asked.run_id)
+    return _given_to(changed, _place(asked, now), asked.pin, now), (GRANTED, asked.run_id)
+
+
+def _past_interrupt(
+    document: BindingDocument, asked: Reservation, now: int
+) -> tuple[BindingDocument, tuple[Outcome, str]]:
+    """A plain start while a decision is awaited: policy `interrupt` alone goes on, and dismisses what was asked."""
+    pending = document.get("interrupt")
+    if asked.policy != INTERRUPT or document["active"] is not None or pending is None:
+        # Start 1: never a silently dropped approval.
+        return document, (INTERRUPT_PENDING, "" if pending is None else pending["run_id"])
+    changed = draft(document)
+    # Start 1: dismissed only in the write that gives the slot.
+    interrupt.dismiss(changed)
+    return _given_to(changed, _place(asked, now), asked.pin, now), (GRANTED, asked.run_id)
+
+
+def release(
+    document: BindingDocument, run_id: str, *, stored: bool, issued: bool, interrupted: bool, now: int
+) -> tuple[BindingDocument, bool]:
+    """Takes the slot back and gives it to the next in line; whether this call did (run protocol, Release). `issued` says whether the run may have
+    reached a runtime, `interrupted` whether it ended so.
+    """
     occupant = document["active"]
     if occupant is None or occupant["run_id"] != run_id:
         # Release: only if the slot is still mine.
@@ -78,8 +147,13 @@ def release(document: BindingDocument, run_id: str, *, stored: bool, now: int) -
     if stored:
         # Clear: an epoch is used once a run of it was stored; a tombstone is none.
         changed["used"] = True
+    interrupt.after_release(changed, run_id, issued=issued, interrupted=interrupted)
     waiting = document["waiting"]
-    if waiting and document["status"] == ACTIVE:
+    if interrupt.is_pending(changed) and waiting and waiting[0]["policy"] == INTERRUPT and document["status"] == ACTIVE:
+        # Release: one of policy `interrupt` dismisses what is pending in the write that gives it the slot.
+        interrupt.dismiss(changed)
+    # Release: nobody else moves up while an interrupt is pending: its answer goes first.
+    if waiting and document["status"] == ACTIVE and not interrupt.is_pending(changed):
         # I5: nobody moves up while the epoch is being closed; those who wait are withdrawn by whoever clears.
         changed["waiting"] = waiting[1:]
         return _given_to(changed, waiting[0], None, now), True

@@ -1,4 +1,4 @@
-"""The slot of a conversation against a model of it, over random histories (run protocol, Start, Release, Clear; I3–I6)."""
+"""The slot of a conversation against a model of it, over random histories (run protocol, Start, Release, Clear, Resume; I3–I6, I24, I25)."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.common.errors import HarnessError
-from services.sessions import epoch, head, runtime_fence, turn
+from services.sessions import epoch, head, interrupt, runtime_fence, turn
 from services.sessions.binding import BindingDocument, Policy, new_epoch
 from services.sessions.runtime_fence import Fence
 
@@ -18,11 +18,24 @@ CONVERSATION: Any = {"owner_id": "own_1", "agent_id": "a", "conversation_id": "c
 
 
 @dataclass
+class Asked:
+    """An interrupt, and who answered it with what."""
+
+    run_id: str
+    revision: int = 1
+    by: str = ""
+    digest: str = ""
+
+
+@dataclass
 class Model:
     """What anybody could tell about a conversation without knowing how it is kept."""
 
     slot: str = ""
     line: list[str] = field(default_factory=list)
+    superseding: set[str] = field(default_factory=set[str])
+    """Runs that asked for the slot with policy `interrupt`."""
+    asked: Asked | None = None
     closing: bool = False
     epoch: int = 1
     turn: int = 0
@@ -36,6 +49,10 @@ class Model:
     revision: int = 0
     uncertain: bool = False
     pin: int = 0
+
+    @property
+    def pending(self) -> bool:
+        return self.asked is not None and not self.asked.by
 
     def give(self, run_id: str) -> None:
         self.slot, self.run_generation, self.uncertain = run_id, 1, False
@@ -100,15 +117,22 @@ class Conversation(RuleBasedStateMachine):
         model = self.model
         if model.closing:
             assert (outcome, about) == ("clearing", "")
+        elif not model.slot and model.pending and policy != "interrupt":
+            assert model.asked is not None
+            assert (outcome, about) == ("interrupt_pending", model.asked.run_id)
         elif not model.slot:
             assert (outcome, about) == ("granted", run_id)
             model.pin = model.pin or version
+            if model.pending:
+                model.asked = None
             model.give(run_id)
         elif policy == "reject" or len(model.line) == MAX_WAITING:
             assert (outcome, about) == ("occupied", model.slot)
         else:
             assert (outcome, about) == ("waiting", run_id)
             model.line.insert(0 if policy == "interrupt" else len(model.line), run_id)
+            if policy == "interrupt":
+                model.superseding.add(run_id)
 
     @rule(number=RUNS, policy=POLICIES)
     def start_again(self, number: int, policy: Policy) -> None:
@@ -122,17 +146,60 @@ class Conversation(RuleBasedStateMachine):
         assert answer == ("existing", run_id)
         assert self.document is before
 
-    @rule(number=RUNS, stored=st.booleans())
-    def release(self, number: int, stored: bool) -> None:
+    @precondition(lambda self: self.model.asked)
+    @rule(
+        own=st.booleans(),
+        interrupt_id=st.sampled_from(["i1", "i1", "i1", "i2"]),
+        step=st.sampled_from([0, 0, 0, -1, 1]),
+        digest=st.sampled_from(["d1", "d2"]),
+    )
+    def answer(self, own: bool, interrupt_id: str, step: int, digest: str) -> None:
+        """I24, I25: consumed once, by whoever names run, interrupt and revision; then only the same decision is answered with its run."""
+        model, asked = self.model, self.model.asked
+        assert asked is not None
+        self.started += 1
+        run_id = f"r{self.started}"
+        answer = interrupt.Answer(asked.run_id if own else "r0", interrupt_id, asked.revision + step, digest)
+        pin: Any = {"agent_version": 9, "harness_id": "h", "profile_id": "p"}
+        wanted = turn.Reservation(run_id, f"key-{run_id}", "reject", pin, answer)
+        outcome, about = self._apply(lambda now: turn.reserve(self.document, wanted, MAX_WAITING, now))
+        if model.closing:
+            assert (outcome, about) == ("clearing", "")
+        elif not own or interrupt_id != "i1" or step:
+            assert (outcome, about) == ("not_pending", "")
+        elif asked.by:
+            assert (outcome, about) == ("answered" if digest == asked.digest else "answered_otherwise", asked.by)
+        elif model.slot:
+            assert (outcome, about) == ("occupied", model.slot)
+            assert model.slot == asked.run_id
+        else:
+            assert (outcome, about) == ("granted", run_id)
+            model.asked = Asked(asked.run_id, asked.revision, run_id, digest)
+            model.give(run_id)
+
+    @rule(number=RUNS, stored=st.booleans(), issued=st.booleans(), interrupted=st.booleans())
+    def release(self, number: int, stored: bool, issued: bool, interrupted: bool) -> None:
         run_id = self._someone(number)
-        released = self._apply(lambda now: turn.release(self.document, run_id, stored=stored, now=now))
-        model = self.model
+        released = self._apply(
+            lambda now: turn.release(
+                self.document, run_id, stored=stored, issued=issued, interrupted=interrupted, now=now
+            )
+        )
+        model, asked = self.model, self.model.asked
         assert released is (run_id == model.slot)
-        if released:
-            model.slot = ""
-            model.used |= stored
-            if model.line and not model.closing:
-                model.give(model.line.pop(0))
+        if not released:
+            return
+        model.slot = ""
+        model.used |= stored
+        if asked is not None and asked.by == run_id and not issued:
+            model.asked = Asked(asked.run_id, asked.revision + 1)
+        elif asked is not None and not asked.by and asked.run_id == run_id and not interrupted:
+            model.asked = None
+        if not model.line or model.closing or (model.pending and model.line[0] not in model.superseding):
+            return
+        if model.pending:
+            model.asked = None
+        model.give(model.line.pop(0))
 
     @rule(number=RUNS)
     def withdraw(self, number: int) -> None:
@@ -189,12 +256,13 @@ class Conversation(RuleBasedStateMachine):
             assert self.document is before
 
     @precondition(lambda self: self.model.slot)
-    @rule()
-    def commit(self) -> None:
+    @rule(asks=st.booleans())
+    def commit(self, asks: bool) -> None:
         model = self.model
+        asked = interrupt.Asked("i1", 1, "what") if asks else None
 
         def change(now: int) -> Any:
-            return head.commit(self.document, self._fence(), None, {}, "outcome", now)
+            return head.commit(self.document, self._fence(), None, {}, "outcome", now, asked=asked)
 
         if model.head_run == model.slot:
             assert self._apply(change) == model.revision
@@ -203,6 +271,8 @@ class Conversation(RuleBasedStateMachine):
         else:
             assert self._apply(change) == model.revision + 1
             model.revision, model.head_run, model.used = model.revision + 1, model.slot, True
+            if asks:
+                model.asked = Asked(model.slot)
 
     @precondition(lambda self: self.model.slot)
     @rule()
@@ -268,8 +338,19 @@ class Conversation(RuleBasedStateMachine):
         assert (document["runtime_ref"] or {"address": ""})["address"] == model.runtime
         assert document["used"] is model.used
         assert (document["head"] or {"revision": 0})["revision"] == model.revision
+        kept, asked = document.get("interrupt"), model.asked
+        assert (None if kept is None else (kept["run_id"], kept["revision"], kept["consumed_by"])) == (
+            None if asked is None else (asked.run_id, asked.revision, asked.by)
+        )
         pin = document["pin"]
         assert (pin["agent_version"] if pin else 0) == model.pin
+
+    @invariant()
+    def i24_nobody_but_the_run_that_asked_holds_the_slot_of_a_pending_interrupt(self) -> None:
+        kept, active = self.document.get("interrupt"), self.document["active"]
+        if kept is not None and not kept["consumed_by"] and active is not None:
+            assert active["run_id"] == kept["run_id"]
+            assert kept["content"] == "what"
 
     @invariant()
     def needs_help_exactly_while_something_is_open(self) -> None:

@@ -10,6 +10,8 @@ from services.common.caller import caller
 from services.sessions.bindings import Bindings
 from services.sessions.head import Pending
 from services.sessions.service.wire import (
+    answer_of,
+    asked_of,
     binding_message,
     fence_of,
     milliseconds_of,
@@ -48,6 +50,8 @@ class SessionServicer(api_grpc.SessionServiceServicer):
             request_key=request.request_key,
             policy=policy_of(request.on_conflict),
             pin=pin_of(request.pin),
+            answers=answer_of(request.answers) if request.HasField("answers") else None,
+            expected_revision=request.expected_revision if request.HasField("expected_revision") else None,
         )
         document, (outcome, run_id) = await self._bindings.reserve(
             caller().require_subject(), request.agent_id, request.conversation_id, asked
@@ -57,7 +61,13 @@ class SessionServicer(api_grpc.SessionServiceServicer):
         )
 
     async def ReleaseTurn(self, request: api.ReleaseTurnRequest, context: Context) -> api.ReleaseTurnResponse:
-        document, released = await self._bindings.release(request.binding_id, request.run_id, stored=request.stored)
+        document, released = await self._bindings.release(
+            request.binding_id,
+            request.run_id,
+            stored=request.stored,
+            issued=request.issued,
+            interrupted=request.interrupted,
+        )
         return api.ReleaseTurnResponse(released=released, binding=binding_message(document))
 
     async def WithdrawTurn(self, request: api.WithdrawTurnRequest, context: Context) -> api.WithdrawTurnResponse:
@@ -87,8 +97,9 @@ class SessionServicer(api_grpc.SessionServiceServicer):
             Pending(tuple(request.pending.part_refs), request.pending.replace) if request.HasField("pending") else None
         )
         runtime_ref = runtime_ref_of(request.runtime_ref) if request.HasField("runtime_ref") else None
+        asked = asked_of(request.interrupt) if request.HasField("interrupt") else None
         revision = await self._bindings.commit_head(
-            fence_of(request.fence), pending, outcome_text(request.outcome), runtime_ref
+            fence_of(request.fence), pending, outcome_text(request.outcome), runtime_ref, asked
         )
         return api.CommitHeadResponse(revision=revision)
 

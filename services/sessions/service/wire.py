@@ -19,11 +19,14 @@ from services.sessions.binding import (
     ActiveDocument,
     BindingDocument,
     HeadDocument,
+    InterruptDocument,
     PinDocument,
     Policy,
     RuntimeRefDocument,
     Status,
+    revision_of,
 )
+from services.sessions.interrupt import Answer, Asked
 from services.sessions.runtime_fence import Fence
 
 _STATUSES: dict[Status, binding_pb2.BindingStatus.ValueType] = {
@@ -45,6 +48,11 @@ _OUTCOMES: dict[turn.Outcome, session_service_pb2.ReserveOutcome.ValueType] = {
     turn.EXISTING: session_service_pb2.RESERVE_OUTCOME_EXISTING,
     turn.OCCUPIED: session_service_pb2.RESERVE_OUTCOME_OCCUPIED,
     turn.CLEARING: session_service_pb2.RESERVE_OUTCOME_CLOSING,
+    turn.INTERRUPT_PENDING: session_service_pb2.RESERVE_OUTCOME_INTERRUPT_PENDING,
+    turn.ANSWERED: session_service_pb2.RESERVE_OUTCOME_ANSWERED,
+    turn.ANSWERED_OTHERWISE: session_service_pb2.RESERVE_OUTCOME_ANSWERED_OTHERWISE,
+    turn.NOT_PENDING: session_service_pb2.RESERVE_OUTCOME_NOT_PENDING,
+    turn.CHANGED: session_service_pb2.RESERVE_OUTCOME_CHANGED,
 }
 
 
@@ -62,6 +70,7 @@ def binding_message(document: BindingDocument) -> binding_pb2.Binding:
         native_session_id=document["native_session_id"],
         session_revision=document["session_revision"],
         used=document["used"],
+        revision=revision_of(document),
     )
     pin, active, runtime_ref, head = document["pin"], document["active"], document["runtime_ref"], document["head"]
     if pin is not None:
@@ -79,6 +88,9 @@ def binding_message(document: BindingDocument) -> binding_pb2.Binding:
         message.runtime_ref.CopyFrom(runtime_ref_pb2.RuntimeRef(**runtime_ref))
     if head is not None:
         message.head.CopyFrom(_head_message(head))
+    interrupt = document.get("interrupt")
+    if interrupt is not None:
+        message.interrupt.CopyFrom(_interrupt_message(interrupt))
     return message
 
 
@@ -124,6 +136,19 @@ def outcome_text(outcome: payload_pb2.RunCompleted) -> str:
     return b64encode(outcome.SerializeToString(deterministic=True)).decode("ascii")
 
 
+def asked_of(message: binding_pb2.Interrupt) -> Asked:
+    """What a run asks, as it is kept: its content is opaque to whoever keeps it."""
+    content = binding_pb2.Interrupt(
+        requested=message.requested, namespace=message.namespace, reason=message.reason
+    ).SerializeToString(deterministic=True)
+    return Asked(message.requested.interrupt_id, message.requested.revision, b64encode(content).decode("ascii"))
+
+
+def answer_of(message: session_service_pb2.InterruptAnswer) -> Answer:
+    """Which interrupt is answered."""
+    return Answer(message.run_id, message.interrupt_id, message.revision, message.decision_digest)
+
+
 def milliseconds_of(timestamp: Timestamp) -> int:
     """Unix milliseconds."""
     return timestamp.ToMilliseconds()
@@ -146,6 +171,16 @@ def _head_message(head: HeadDocument) -> binding_pb2.ThreadHead:
         part_refs=head["part_refs"],
         outcome=payload_pb2.RunCompleted.FromString(b64decode(head["outcome"])),
     )
+
+
+def _interrupt_message(interrupt: InterruptDocument) -> binding_pb2.Interrupt:
+    message = binding_pb2.Interrupt.FromString(b64decode(interrupt["content"]))
+    message.requested.interrupt_id = interrupt["interrupt_id"]
+    message.revision = interrupt["revision"]
+    message.run_id = interrupt["run_id"]
+    message.consumed_by = interrupt["consumed_by"]
+    message.decision_digest = interrupt["decision_digest"]
+    return message
 
 
 def _timestamp(milliseconds: int) -> Timestamp:
