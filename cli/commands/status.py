@@ -45,7 +45,7 @@ async def _status(data_dir: Path | None, output: Output) -> int:
     if output.as_json:
         output.document(processes)
     else:
-        keys = ("service", "replica", "pid", "healthy", "version", "address")
+        keys = ("name", "pid", "healthy", "version", "address")
         output.table(
             [key.upper() for key in keys], [[item[key] for key in keys] for item in processes], "No processes."
         )

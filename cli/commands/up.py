@@ -12,13 +12,22 @@ import typer
 from cli.errors import usage_error
 from cli.execute import finish
 from cli.text import safe_text
+from services.common.errors import ConfigurationError
 
 
 def up(
     host: Annotated[
         str, typer.Option("--host", help="Where REST is served. Anything but loopback needs HARNESS_TOKEN.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Its port; 0 picks a free one.")] = 8010,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="Its port, and the next ones for more gateways; 0 picks a free one for each.",
+        ),
+    ] = 8010,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -28,6 +37,14 @@ def up(
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="The operator file. Default: the reference harness alone."),
+    ] = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            "--replicas",
+            metavar="SERVICE=N,...",
+            help="How many processes of catalog, sessions, runs, gateway: 1 to 16 each, 1 where nothing is said.",
+        ),
     ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Once ready, save the example agent and show a turn of it.")
@@ -40,11 +57,14 @@ def up(
         )
     import asyncio
 
-    finish(lambda: asyncio.run(_up(host, port, data_dir, config, demo=demo)))
+    finish(lambda: asyncio.run(_up(host, port, data_dir, config, replicas, demo=demo)))
 
 
-async def _up(host: str, port: int, data_dir: Path | None, config: Path | None, *, demo: bool) -> int:
+async def _up(
+    host: str, port: int, data_dir: Path | None, config: Path | None, replicas: str | None, *, demo: bool
+) -> int:
     from cli.mesh.layout import default_data_dir
+    from cli.mesh.replicas import Replicas, parse_replicas
     from cli.mesh.supervisor import UpOptions, run_mesh
 
     on_ready: Callable[[str], Awaitable[None]] | None = None
@@ -52,7 +72,13 @@ async def _up(host: str, port: int, data_dir: Path | None, config: Path | None, 
         from cli.demo import show_demo
 
         on_ready = show_demo
-    return await run_mesh(UpOptions(host, port, data_dir or default_data_dir(), config), say=_say, on_ready=on_ready)
+    try:
+        wanted = Replicas() if replicas is None else parse_replicas(replicas)
+        wanted.ports(port)
+    except ConfigurationError as error:
+        raise usage_error(str(error), "See `harness up --help`.") from None
+    options = UpOptions(host, port, data_dir or default_data_dir(), config, wanted)
+    return await run_mesh(options, say=_say, on_ready=on_ready)
 
 
 def _say(text: str) -> None:

@@ -58,12 +58,25 @@ class Layout:
         """The address of one listener."""
         return f"unix:{self.sockets / name}.sock"
 
-    def create(self) -> None:
-        """Makes the folders. Raises ConfigurationError when one cannot be made or is somebody else's."""
+    def facade(self, replica: int) -> str:
+        """The address of the state facade of one replica of sessions, in a folder of its own."""
+        return f"unix:{self._facade_folder(replica) / 'state.sock'}"
+
+    def _facade_folder(self, replica: int) -> Path:
+        return self.sockets / replica_name("facade", replica)
+
+    def create(self, facades: int = 1) -> None:
+        """Makes the folders, one for each of the facades. Raises ConfigurationError when one cannot be made or is somebody else's."""
         for folder in (self.data, self.logs, self.secrets, self.store, self.sockets):
             _own_folder(folder, 0o700)
-        # Sandboxes of other users get this folder alone, and find a socket in it that was made anew after a restart.
-        _own_folder(self.sockets / "facade", 0o711)
+        for replica in range(1, facades + 1):
+            # Sandboxes of other users get such a folder alone, and find a socket in it that was made anew after a restart.
+            _own_folder(self._facade_folder(replica), 0o711)
+
+
+def replica_name(service: str, replica: int) -> str:
+    """What the n-th replica of a service is called, counted from 1: the first as the service."""
+    return service if replica == 1 else f"{service}-{replica}"
 
 
 def default_data_dir() -> Path:
@@ -72,10 +85,12 @@ def default_data_dir() -> Path:
 
 
 def layout_of(data_dir: Path) -> Layout:
-    """The layout of a data folder; its sockets move to the temporary folder when their paths would be too long for the system."""
+    """The layout of a data folder; its sockets move to the temporary folder when their paths would be no addresses: too long for the
+    system, or with the comma in them that separates addresses.
+    """
     data = data_dir.absolute()
     sockets = data / "run"
-    if len(os.fsencode(sockets / LONGEST_SOCKET)) > MAX_UNIX_PATH_BYTES:
+    if "," in str(data) or len(os.fsencode(sockets / LONGEST_SOCKET)) > MAX_UNIX_PATH_BYTES:
         digest = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
         sockets = Path(tempfile.gettempdir()) / f"harness-{os.getuid()}-{digest}"
     return Layout(data, sockets)

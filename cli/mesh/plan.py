@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 
-from cli.mesh.layout import Layout
+from cli.mesh.layout import Layout, replica_name
 from cli.mesh.operator_file import EmbeddedAdapter
+from cli.mesh.replicas import Replicas
 from cli.mesh.secrets import SecretFiles
 
 PASSED_ON = (
@@ -45,6 +46,7 @@ class Component:
 
     service: str
     replica: int
+    """Counted from 1."""
     address: str
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -57,7 +59,7 @@ class Component:
     @property
     def name(self) -> str:
         """Unique in the mesh."""
-        return self.service if self.replica == 0 else f"{self.service}-{self.replica}"
+        return replica_name(self.service, self.replica)
 
     def at(self, address: str) -> Component:
         """The same component at the address it had: one that picked a free port keeps it over a restart."""
@@ -75,6 +77,7 @@ class Options:
     config_file: Path
     adapters: Sequence[EmbeddedAdapter]
     bus_command: Sequence[str]
+    replicas: Replicas = field(default_factory=Replicas)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
@@ -84,7 +87,7 @@ def plan(layout: Layout, secrets: SecretFiles, options: Options) -> list[Compone
         _bus(layout, options),
         *(_adapter(adapter, options) for adapter in options.adapters),
         *_services(layout, secrets, options),
-        _gateway(layout, secrets, options),
+        *_gateways(layout, secrets, options),
     ]
 
 
@@ -94,62 +97,83 @@ def bus_path(layout: Layout) -> Path:
 
 
 def _services(layout: Layout, secrets: SecretFiles, options: Options) -> list[Component]:
-    facade = f"unix:{layout.sockets / 'facade' / 'state.sock'}"
-    catalog, sessions, runs, sandbox = (layout.socket(name) for name in ("catalog", "sessions", "runs", "sandbox"))
-    own: dict[str, dict[str, str]] = {
-        "catalog": {"HARNESS_CONFIG_FILE": str(options.config_file.absolute())},
-        "sessions": {"HARNESS_FACADE_LISTEN": facade, "HARNESS_CAPABILITY_VERIFY_KEYS_FILE": str(secrets.verify_key)},
-        "sandbox": {"HARNESS_CATALOG_ADDRESS": catalog, "HARNESS_SANDBOX_DIR": str(layout.sockets / "sb")},
-        "runs": {
+    replicas = options.replicas
+    catalog, sessions, sandbox = (_addresses(layout, replicas, name) for name in ("catalog", "sessions", "sandbox"))
+
+    def own(name: str, replica: int) -> dict[str, str]:
+        if name == "catalog":
+            return {"HARNESS_CONFIG_FILE": str(options.config_file.absolute())}
+        if name == "sessions":
+            return {
+                "HARNESS_FACADE_LISTEN": layout.facade(replica),
+                "HARNESS_CAPABILITY_VERIFY_KEYS_FILE": str(secrets.verify_key),
+            }
+        if name == "sandbox":
+            return {"HARNESS_CATALOG_ADDRESS": catalog, "HARNESS_SANDBOX_DIR": str(layout.sockets / "sb")}
+        return {
             "HARNESS_CATALOG_ADDRESS": catalog,
             "HARNESS_SESSIONS_ADDRESS": sessions,
             "HARNESS_SANDBOX_ADDRESS": sandbox,
-            "HARNESS_STATE_FACADE_ADDRESS": facade,
+            "HARNESS_STATE_FACADE_ADDRESS": _facades(layout, replicas, replica),
             "HARNESS_BUS_URL": f"unix://{bus_path(layout)}",
             "HARNESS_CAPABILITY_SIGNING_KEY_FILE": str(secrets.signing_key),
-        },
-    }
-    addresses = {"catalog": catalog, "sessions": sessions, "runs": runs, "sandbox": sandbox}
+        }
+
     return [
         Component(
             service=name,
-            replica=0,
-            address=addresses[name],
+            replica=replica,
+            address=layout.socket(replica_name(name, replica)),
             command=[sys.executable, "-m", f"services.{name}"],
             environment={
                 **_service_environment(secrets, options),
-                "HARNESS_LISTEN": addresses[name],
+                "HARNESS_LISTEN": layout.socket(replica_name(name, replica)),
                 "HARNESS_DATA_DIR": str(layout.data),
                 "HARNESS_STORE_URL": f"sqlite://{layout.store / name}.sqlite3",
                 "HARNESS_IDENTITY_KEY_FILE": str(secrets.identity_key),
-                **settings,
+                **own(name, replica),
             },
             stop_order=StopOrder.RUNS if name == "runs" else StopOrder.BACK,
             lifeline=name == "sandbox",
         )
-        for name, settings in own.items()
+        for name in ("catalog", "sessions", "sandbox", "runs")
+        for replica in replicas.of(name)
     ]
 
 
-def _gateway(layout: Layout, secrets: SecretFiles, options: Options) -> Component:
+def _addresses(layout: Layout, replicas: Replicas, name: str) -> str:
+    """Where the replicas of a service listen, as its clients are told."""
+    return ",".join(layout.socket(replica_name(name, replica)) for replica in replicas.of(name))
+
+
+def _facades(layout: Layout, replicas: Replicas, replica: int) -> str:
+    """The state facades as one replica of runs tells them to runtimes: each begins with another, for most runtimes use the first."""
+    facades = [layout.facade(each) for each in replicas.of("sessions")]
+    first = (replica - 1) % len(facades)
+    return ",".join(facades[first:] + facades[:first])
+
+
+def _gateways(layout: Layout, secrets: SecretFiles, options: Options) -> list[Component]:
     environment = {
         **_service_environment(secrets, options),
-        "HARNESS_LISTEN": f"{options.host}:{options.port}",
-        "HARNESS_CATALOG_ADDRESS": layout.socket("catalog"),
-        "HARNESS_RUNS_ADDRESS": layout.socket("runs"),
+        "HARNESS_CATALOG_ADDRESS": _addresses(layout, options.replicas, "catalog"),
+        "HARNESS_RUNS_ADDRESS": _addresses(layout, options.replicas, "runs"),
     }
     if "HARNESS_API_TOKENS" not in environment and "HARNESS_API_TOKENS_FILE" not in environment:
         token = options.environment.get("HARNESS_TOKEN", "")
         if token:
             environment["HARNESS_API_TOKENS"] = token
-    return Component(
-        service="gateway",
-        replica=0,
-        address=f"{options.host}:{options.port}",
-        command=[sys.executable, "-m", "services.gateway"],
-        environment=environment,
-        stop_order=StopOrder.FRONT,
-    )
+    return [
+        Component(
+            service="gateway",
+            replica=replica,
+            address=f"{options.host}:{port}",
+            command=[sys.executable, "-m", "services.gateway"],
+            environment={**environment, "HARNESS_LISTEN": f"{options.host}:{port}"},
+            stop_order=StopOrder.FRONT,
+        )
+        for replica, port in enumerate(options.replicas.ports(options.port), start=1)
+    ]
 
 
 def _adapter(adapter: EmbeddedAdapter, options: Options) -> Component:
@@ -159,7 +183,7 @@ def _adapter(adapter: EmbeddedAdapter, options: Options) -> Component:
     environment["HARNESS_SHUTDOWN_GRACE_SECONDS"] = str(SHUTDOWN_GRACE_SECONDS)
     return Component(
         service=f"adapter-{adapter.harness_id}",
-        replica=0,
+        replica=1,
         address=adapter.address,
         command=[sys.executable, "-m", adapter.module, "--listen", adapter.address],
         environment=environment,
@@ -171,7 +195,7 @@ def _bus(layout: Layout, options: Options) -> Component:
     path = bus_path(layout)
     return Component(
         service="bus",
-        replica=0,
+        replica=1,
         address=f"unix:{path}",
         command=[
             # The server itself does not know how to die with its parent.

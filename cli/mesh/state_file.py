@@ -14,18 +14,22 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """One process as the supervisor sees it. `pid` 0: not running now."""
+    """One process as the supervisor sees it. `name` is `service`, from the second replica on with its number; `pid` 0: not running now;
+    `url`: of a gateway.
+    """
 
+    name: str
     service: str
     replica: int
     pid: int
     address: str
     restarts: int
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MeshState:
-    """The whole mesh."""
+    """The whole mesh; `url` is its first gateway's."""
 
     pid: int
     url: str

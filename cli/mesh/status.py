@@ -22,12 +22,14 @@ CHECK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """One process. `version` is empty when it could not be asked."""
+    """One process. `version` is empty when it could not be asked, `url` where it is no gateway."""
 
+    name: str
     service: str
     replica: int
     pid: int
     address: str
+    url: str
     healthy: bool
     version: str
 
@@ -49,7 +51,7 @@ async def _status(entry: ProcessEntry) -> ServiceStatus:
                 healthy, found = await _check_of(entry.service)(entry.address)
         except (TimeoutError, grpc.aio.AioRpcError, httpx.HTTPError, redis.RedisError, OSError):
             healthy = False
-    return ServiceStatus(entry.service, entry.replica, entry.pid, entry.address, healthy, found)
+    return ServiceStatus(entry.name, entry.service, entry.replica, entry.pid, entry.address, entry.url, healthy, found)
 
 
 def _check_of(service: str) -> Callable[[str], Awaitable[tuple[bool, str]]]:

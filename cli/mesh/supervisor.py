@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cli.mesh.child import Child, ChildEnded
 from cli.mesh.layout import Layout, layout_of
 from cli.mesh.operator_file import embedded_adapters, write_default
 from cli.mesh.plan import Component, Options, StopOrder, plan
+from cli.mesh.replicas import Replicas
 from cli.mesh.secrets import secret_files
 from cli.mesh.state_file import MeshState, ProcessEntry, write_state
 from services.common.errors import ConfigurationError
@@ -48,6 +49,7 @@ class UpOptions:
     port: int
     data_dir: Path
     config_file: Path | None
+    replicas: Replicas = field(default_factory=Replicas)
 
 
 async def run_mesh(options: UpOptions, *, say: Say, on_ready: Callable[[str], Awaitable[None]] | None = None) -> int:
@@ -62,9 +64,10 @@ async def run_mesh(options: UpOptions, *, say: Say, on_ready: Callable[[str], Aw
     try:
         _refuse_open_door(options.host)
         layout = layout_of(options.data_dir)
-        layout.create()
+        layout.create(facades=len(options.replicas.of("sessions")))
         with _locked(layout), _lifeline() as lifeline:
-            _refuse_taken_port(options.host, options.port)
+            for port in options.replicas.ports(options.port):
+                _refuse_taken_port(options.host, port)
             mesh = Mesh(layout, _components(layout, options), lifeline, say)
             return await mesh.run(stop, on_ready)
     except ConfigurationError as error:
@@ -95,7 +98,8 @@ class Mesh:
                 self._say("stopping")
                 return EXIT_OK
             starting.result()
-            self._say(f"ready in {time.monotonic() - began:.1f} s: {self._url} (documentation at {self._url}/docs)")
+            urls = " ".join(url for component in self._components if (url := self._url_of(component)))
+            self._say(f"ready in {time.monotonic() - began:.1f} s: {urls} (documentation at {self._url}/docs)")
             work = [asyncio.create_task(self._keep_running(component)) for component in self._components]
             if on_ready is not None:
                 work.append(asyncio.create_task(_call(on_ready, self._url)))
@@ -185,14 +189,21 @@ class Mesh:
     def _url(self) -> str:
         return f"http://{self._children['gateway'].address}"
 
+    def _url_of(self, component: Component) -> str:
+        """Where a gateway that has been started serves; empty for everything else."""
+        child = self._children.get(component.name)
+        return f"http://{child.address}" if child is not None and component.service == "gateway" else ""
+
     def _write_state(self) -> None:
         entries = [
             ProcessEntry(
+                name=component.name,
                 service=component.service,
                 replica=component.replica,
                 pid=child.pid if child is not None and child.running else 0,
                 address=child.address if child is not None else component.address,
                 restarts=self._restarts.get(component.name, 0),
+                url=self._url_of(component),
             )
             for component in self._components
             for child in [self._children.get(component.name)]
@@ -206,7 +217,14 @@ def _components(layout: Layout, options: UpOptions) -> list[Component]:
     return plan(
         layout,
         secret_files(layout.secrets),
-        Options(options.host, options.port, config_file, embedded_adapters(config_file, layout), bus_program()),
+        Options(
+            options.host,
+            options.port,
+            config_file,
+            embedded_adapters(config_file, layout),
+            bus_program(),
+            options.replicas,
+        ),
     )
 
 

@@ -1,7 +1,8 @@
-"""The client side of every call between processes of the mesh: one `Peer` per address, which finds a restarted process by itself."""
+"""The client side of every call between processes of the mesh: one `Peer` per service, which finds a restarted process by itself."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
@@ -9,7 +10,8 @@ import grpc.aio
 from pydantic import SecretStr
 
 from services.common.interceptors.auth import AUTHORIZATION, SUBJECT
-from services.common.settings import check_address
+from services.common.replicas import Replicas, SpreadChannel, SpreadMethod
+from services.common.settings import split_addresses
 from services.common.status import from_rpc_error
 from services.common.tracing import TRACEPARENT, current_traceparent
 
@@ -22,13 +24,20 @@ KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000
 Request = TypeVar("Request")
 
 
-def connect(address: str, token: SecretStr | None = None, *, idempotent_methods: Sequence[str] = ()) -> "Peer":
-    """A peer at `unix:/path` or `host:port`; connects when first called, and again whenever the process behind it restarts.
+def connect(addresses: str, token: SecretStr | None = None, *, idempotent_methods: Sequence[str] = ()) -> "Peer":
+    """A peer at `unix:/path` or `host:port`, or at several of them, separated by commas: the replicas of one service, of which each call goes to one that
+    serves. Connects when first called (to replicas at once), and again whenever a process behind it restarts.
 
     `token` is the service credential; None where each call brings its own (`credential=`, a capability token). `idempotent_methods`
-    (`harness.run.v1.RunService/GetRun`) may be repeated by the channel, up to three times, while the peer is unavailable. Must be called on the event loop.
+    (`harness.run.v1.RunService/GetRun`) may be repeated, up to three times, while the peer is unavailable: at another replica, if there is one.
+    Must be called on the event loop.
     """
-    return Peer(check_address(address), token, idempotent_methods)
+    each = split_addresses(addresses)
+    if len(each) == 1:
+        return Peer(_channel(each[0], idempotent_methods), token)
+    # Repeated by the peer, at another replica, never by the channel of the one that failed.
+    replicas = Replicas((address, _channel(address, ())) for address in each)
+    return _ReplicatedPeer(SpreadChannel(replicas, idempotent_methods), token)
 
 
 class Peer:
@@ -38,10 +47,9 @@ class Peer:
     async with aclosing(peer.stream(stub.WatchRun, request, subject=subject, timeout=None)) as events: ...
     """
 
-    def __init__(self, address: str, token: SecretStr | None, idempotent_methods: Sequence[str]) -> None:
-        self.address = address
+    def __init__(self, channel: grpc.aio.Channel, token: SecretStr | None) -> None:
         self._authorization = None if token is None else _bearer(token)
-        self.channel = grpc.aio.insecure_channel(_target(address), options=channel_options(address, idempotent_methods))
+        self.channel = channel
 
     async def call(
         self,
@@ -52,9 +60,11 @@ class Peer:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         credential: str | None = None,
         wait_for_ready: bool = False,
+        idempotent: bool = False,
     ) -> Any:
         """One response (unary, or client stream). `timeout` in seconds is the whole call's deadline; with `wait_for_ready` a peer that is away is waited
-        for within it instead of failing at once. Raises `HarnessError`.
+        for within it instead of failing at once. `idempotent`: this call may be made again at another replica, as if its method were one of the
+        idempotent ones. Raises `HarnessError`.
         """
         try:
             return await method(
@@ -108,6 +118,60 @@ class Peer:
     async def close(self) -> None:
         """Closes the channel; calls still open are cancelled."""
         await self.channel.close(grace=None)
+
+
+class _ReplicatedPeer(Peer):
+    """A peer at several replicas. A stream stays where it began; its caller opens the next one."""
+
+    async def call(
+        self,
+        method: Callable[..., Any],
+        request: Request | AsyncIterable[Request] | Iterable[Request],
+        *,
+        subject: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        credential: str | None = None,
+        wait_for_ready: bool = False,
+        idempotent: bool = False,
+    ) -> Any:
+        return await _spread(method).call(
+            request,
+            timeout=timeout,
+            metadata=self.metadata(subject=subject, credential=credential),
+            wait_for_ready=wait_for_ready,
+            idempotent=idempotent,
+        )
+
+    async def stream(
+        self,
+        method: Callable[..., Any],
+        request: Request | AsyncIterable[Request],
+        *,
+        subject: str | None = None,
+        timeout: float | None,
+        credential: str | None = None,
+        wait_for_ready: bool = False,
+    ) -> AsyncGenerator[Any, None]:
+        spread = _spread(method)
+        if wait_for_ready:
+            await spread.one_serves(timeout)
+        with spread.streaming() as chosen:
+            answers = super().stream(
+                chosen, request, subject=subject, timeout=timeout, credential=credential, wait_for_ready=wait_for_ready
+            )
+            async with aclosing(answers):
+                async for answer in answers:
+                    yield answer
+
+
+def _spread(method: Callable[..., Any]) -> SpreadMethod:
+    if not isinstance(method, SpreadMethod):
+        raise TypeError("the method is not of a stub made from this peer's channel")
+    return method
+
+
+def _channel(address: str, idempotent_methods: Sequence[str]) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(_target(address), options=channel_options(address, idempotent_methods))
 
 
 def channel_options(address: str, idempotent_methods: Sequence[str] = ()) -> list[tuple[str, Any]]:

@@ -185,8 +185,9 @@ class HarnessError(Exception):
 
     `message` says what was wrong, where, and what to do; it is cut at 1,024 characters. `details` are field issues,
     all at once, at most 100, each text of theirs cut at 256. `metadata` is at most 16 short facts a client can act on
-    (`run_id` of a conflict); the keys `category`, `retryable` and `code` are the wire's own. `retry_after` is in
-    seconds. `retryable` overrides the table's default.
+    (`run_id` of a conflict); the keys `category`, `retryable`, `code` and `not_begun` are the wire's own. `retry_after` is in
+    seconds. `retryable` overrides the table's default. `not_begun` says that the call was refused before it did anything, so that
+    another replica may be asked at once; it is said to the direct caller alone, who may have done more than this call.
     """
 
     def __init__(
@@ -198,6 +199,7 @@ class HarnessError(Exception):
         metadata: Mapping[str, str] | None = None,
         retry_after: float | None = None,
         retryable: bool | None = None,
+        not_begun: bool = False,
     ) -> None:
         # I35: an error travels in response headers, whose size clients limit.
         self.message = _safe_text(message, MAX_MESSAGE_CHARACTERS)
@@ -210,6 +212,7 @@ class HarnessError(Exception):
         facts = list((metadata or {}).items())[:MAX_METADATA_ENTRIES]
         self.metadata = {_safe_text(k, MAX_ISSUE_CHARACTERS): _safe_text(v, MAX_ISSUE_CHARACTERS) for k, v in facts}
         self.retry_after = retry_after
+        self.not_begun = not_begun
         self.retryable = TABLE[reason].retryable if retryable is None else retryable
 
     @property

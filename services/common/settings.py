@@ -21,6 +21,7 @@ PREFIX = "HARNESS_"
 EXIT_CONFIGURATION = 2
 MAX_SECRET_FILE_BYTES = 65_536
 MAX_UNIX_PATH_BYTES = 103  # of the 108 of sockaddr_un, what every platform grants
+MAX_REPLICAS = 64
 MIN_TOKEN_CHARACTERS = 16
 # pydantic-settings reports a list or mapping that is no JSON by text alone, and the text names the field.
 _UNPARSED_FIELD = re.compile(r'error parsing value for field "(\w+)"')
@@ -29,7 +30,12 @@ S = TypeVar("S", bound="ProcessSettings")
 
 
 def check_address(text: str) -> str:
-    """A gRPC address: `unix:/path` (absolute, at most 103 bytes) or `host:port` (port 0 picks a free one). `ValueError` otherwise."""
+    """A gRPC address: `unix:/path` (absolute, at most 103 bytes) or `host:port` (port 0 picks a free one). `ValueError` otherwise.
+
+    No commas: they separate the addresses of a list.
+    """
+    if "," in text:
+        raise ValueError("one address is wanted here, and no address has a comma in it")
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if not path.startswith("/"):
@@ -43,6 +49,18 @@ def check_address(text: str) -> str:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ValueError("expected unix:/path or host:port")
     return text
+
+
+def split_addresses(text: str) -> tuple[str, ...]:
+    """The addresses of a comma-separated list: those of the replicas of one service, at most 64, each once. `ValueError` otherwise."""
+    addresses = tuple(check_address(part.strip()) for part in text.split(","))
+    if len(addresses) > MAX_REPLICAS or len(set(addresses)) < len(addresses):
+        raise ValueError(f"name each replica once, {MAX_REPLICAS} at most")
+    return addresses
+
+
+def _check_addresses(text: str) -> str:
+    return ",".join(split_addresses(text))
 
 
 def _split_list(value: object) -> object:
@@ -76,6 +94,9 @@ def _check_identity_key(key: SecretStr) -> SecretStr:
 
 Address = Annotated[str, AfterValidator(check_address)]
 """A setting that is a gRPC address."""
+
+Addresses = Annotated[str, AfterValidator(_check_addresses)]
+"""A setting that names a service: the addresses of its replicas, separated by commas; `channels.connect` takes it as it is."""
 
 CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_list)]
 """A setting with several values, separated by commas."""

@@ -26,6 +26,7 @@ STATUS_TRAILER = "grpc-status-details-bin"
 CATEGORY_KEY = "category"
 RETRYABLE_KEY = "retryable"
 CODE_KEY = "code"
+NOT_BEGUN_KEY = "not_begun"
 
 GRPC_STATUS_CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -53,6 +54,8 @@ def to_status(error: HarnessError) -> status_pb2.Status:
     info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN, metadata=error.metadata)
     info.metadata[CATEGORY_KEY] = error.category.value
     info.metadata[RETRYABLE_KEY] = "true" if error.retryable else "false"
+    if error.not_begun:
+        info.metadata[NOT_BEGUN_KEY] = "true"
     status.details.add().Pack(info)
     if error.retry_after is not None:
         retry = error_details_pb2.RetryInfo()
@@ -79,6 +82,8 @@ def from_status(status: status_pb2.Status) -> HarnessError:
     metadata = dict(info.metadata)
     category = metadata.pop(CATEGORY_KEY, "")
     retryable = metadata.pop(RETRYABLE_KEY, None)
+    # Of that one call alone: whoever passes the error on has begun something.
+    metadata.pop(NOT_BEGUN_KEY, None)
     reason = _reason(info.reason, category, status.code)
     if reason.value != info.reason:
         metadata.setdefault(CODE_KEY, info.reason[:128])
@@ -104,6 +109,18 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> HarnessError:
             except DecodeError:
                 break
     return _plain(error.code())
+
+
+def was_not_begun(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the peer said that it refused the call before it did anything."""
+    for key, value in error.trailing_metadata() or ():
+        if key == STATUS_TRAILER and isinstance(value, bytes):
+            try:
+                info = _detail(status_pb2.Status.FromString(value), error_details_pb2.ErrorInfo())
+            except DecodeError:
+                return False
+            return info is not None and info.domain == DOMAIN and info.metadata.get(NOT_BEGUN_KEY) == "true"
+    return False
 
 
 def _plain(code: grpc.StatusCode) -> HarnessError:

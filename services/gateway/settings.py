@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from services.common.settings import Address, ProcessSettings, Tokens
+from services.common.settings import Address, Addresses, ProcessSettings, Tokens
 
 DEVELOPMENT_TOKEN = "local-development-only"  # noqa: S105 - public on purpose, and refused off loopback
 
@@ -23,8 +23,12 @@ class GatewaySettings(ProcessSettings):
             f"stay empty and is `{DEVELOPMENT_TOKEN}`; anywhere else it must be set, to something else."
         ),
     ] = None
-    catalog_address: Annotated[Address, Field(description="Where the catalog service listens.")]
-    runs_address: Annotated[Address, Field(description="Where the runs service listens.")]
+    catalog_address: Annotated[
+        Addresses, Field(description="Where the catalog service listens: the addresses of its replicas.")
+    ]
+    runs_address: Annotated[
+        Addresses, Field(description="Where the runs service listens: the addresses of its replicas.")
+    ]
     max_connections: Annotated[
         int, Field(ge=8, le=1_000_000, description="HTTP connections at once; one more is answered 503 and closed.")
     ] = 8_192

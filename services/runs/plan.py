@@ -9,13 +9,15 @@ from pydantic import SecretStr
 
 from harness.adapter.v1 import descriptor_pb2
 from harness.catalog.v1 import agent_pb2, resolution_service_pb2
-from harness.common.v1 import blueprint_pb2, capability_token_pb2, placement_pb2
+from harness.common.v1 import blueprint_pb2, capability_pb2, capability_token_pb2, placement_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from services.runs.host import Host
 
 DEFAULT_RUN_SECONDS: Final = 900
 MAX_RUN_SECONDS: Final = 86_400
+MAX_FACADES: Final = 8  # of one context
+_SUPPORTED: Final = (capability_pb2.CAPABILITY_LEVEL_NATIVE, capability_pb2.CAPABILITY_LEVEL_EMULATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +63,33 @@ class Plan:
             return payload_pb2.THREAD_DURABILITY_REMOTE
         return payload_pb2.THREAD_DURABILITY_DURABLE
 
+    def may_ask(self, requested: payload_pb2.InterruptRequested) -> bool:
+        """Whether the harness is known to resume from what it asks: an interrupt nobody can answer ends the run instead."""
+        if requested.interrupt_type == payload_pb2.INTERRUPT_TYPE_FORM_INPUT:
+            return self._has("interrupt.form_input")
+        one = self._has("interrupt.tool_approval")
+        return one and (len(requested.tool_approvals) == 1 or self._has("interrupt.multi_tool"))
+
+    def _has(self, capability: str) -> bool:
+        claims = self.profile.descriptor.capabilities
+        return capability in claims and claims[capability].level in _SUPPORTED
+
     def host(self, address: str) -> Host:
         """How a runtime at this address is called."""
         token = self.profile.adapter_token
         # I28: the credential of the profile's host goes to that host alone, never to where an earlier one was.
         return Host(address, SecretStr(token) if token and address == self.profile.adapter_address else None)
 
-    def runtime_context(self, native_session_id: str, state_facade: str) -> runtime_pb2.RuntimeContext:
-        """What holds for the life of the binding's runtime."""
+    def runtime_context(self, native_session_id: str, state_facades: str) -> runtime_pb2.RuntimeContext:
+        """What holds for the life of the binding's runtime. `state_facades`: addresses of the facade's replicas, of which any will do."""
+        facades = state_facades.split(",")[:MAX_FACADES]
         context = runtime_pb2.RuntimeContext(
             contract_version=self.profile.contract_version,
             blueprint=self.version.blueprint,
             agent_version=self.version.version,
             placement=self.profile.placement,
             native_session_id=native_session_id,
-            facades=[capability_token_pb2.FacadeEndpoint(audience="state", address=state_facade)],
+            facades=[capability_token_pb2.FacadeEndpoint(audience="state", address=address) for address in facades],
         )
         if self.profile.HasField("profile_settings"):
             context.profile_settings.CopyFrom(self.profile.profile_settings)

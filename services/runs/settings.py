@@ -6,20 +6,23 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from services.common.settings import Address, ServiceSettings
+from services.common.settings import Address, Addresses, ServiceSettings
 
 
 class RunsSettings(ServiceSettings):
     """What the runs service is told on top of any service."""
 
-    catalog_address: Annotated[Address, Field(description="Where the catalog service is.")]
-    sessions_address: Annotated[Address, Field(description="Where the sessions service is.")]
+    catalog_address: Annotated[Addresses, Field(description="Where the catalog service is: its replicas' addresses.")]
+    sessions_address: Annotated[Addresses, Field(description="Where the sessions service is: its replicas' addresses.")]
     sandbox_address: Annotated[
         Address | None,
         Field(description="Where the sandbox service is; without it, profiles that need a sandbox fail."),
     ] = None
     state_facade_address: Annotated[
-        Address, Field(description="Where runtimes reach the thread-state facade of the sessions service.")
+        Addresses,
+        Field(
+            description="Where runtimes reach the thread-state facade of the sessions service: the addresses of its replicas; the first 8 are told to them."
+        ),
     ]
     bus_url: Annotated[
         str | None,

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from services.common.errors import ConfigurationError
 from services.common.ids import new_lease_id
-from services.common.settings import MAX_UNIX_PATH_BYTES, Address, ServiceSettings
+from services.common.settings import MAX_UNIX_PATH_BYTES, Addresses, ServiceSettings
 
 SOCKET_FOLDER = "s"
 SOCKET_NAME = "w.sock"
@@ -17,7 +17,8 @@ class SandboxSettings(ServiceSettings):
     """Settings of `python -m services.sandbox`."""
 
     catalog_address: Annotated[
-        Address, Field(description="Where the catalog is: it says what stands behind a profile.")
+        Addresses,
+        Field(description="Where the catalog is, which says what stands behind a profile: its replicas' addresses."),
     ]
     sandbox_dir: Annotated[
         Path | None,

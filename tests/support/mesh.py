@@ -57,30 +57,35 @@ class RunningMesh:
         url: str = self.state["url"]
         return url
 
-    def pid(self, service: str) -> int:
-        """The process of a service; 0 while there is none."""
-        return next(int(entry["pid"]) for entry in self.state["processes"] if entry["service"] == service)
+    @property
+    def urls(self) -> list[str]:
+        """Where its gateways are."""
+        return [str(entry["url"]) for entry in self.state["processes"] if entry["url"]]
 
-    def address(self, service: str) -> str:
-        """Where a service listens."""
-        return next(str(entry["address"]) for entry in self.state["processes"] if entry["service"] == service)
+    def pid(self, name: str) -> int:
+        """The process of a service, or of a replica (`runs-2`); 0 while there is none."""
+        return next(int(entry["pid"]) for entry in self.state["processes"] if entry["name"] == name)
+
+    def address(self, name: str) -> str:
+        """Where a service, or a replica of it, listens."""
+        return next(str(entry["address"]) for entry in self.state["processes"] if entry["name"] == name)
 
     def handles(self) -> list[ProcessHandle]:
         """Handles of all its processes."""
         return [ProcessHandle(entry["pid"]) for entry in self.state["processes"] if entry["pid"]]
 
-    def kill(self, service: str) -> None:
-        """kill -9 of a service; returns once it is back and the mesh is ready again."""
-        handle = ProcessHandle(self.pid(service))
+    def kill(self, name: str) -> None:
+        """kill -9 of a service or replica; returns once it is back and the mesh is ready again."""
+        handle = ProcessHandle(self.pid(name))
         handle.kill()
         assert handle.wait_gone()
         handle.close()
-        self.wait_said(f"{service} is back")
+        self.wait_said(f"{name} is back")
 
-    def client(self, subject: str = "someone") -> httpx.Client:
-        """A client as the BFF has one."""
+    def client(self, subject: str = "someone", url: str = "") -> httpx.Client:
+        """A client as the BFF has one, of the first gateway if none is named."""
         return httpx.Client(
-            base_url=self.url,
+            base_url=url or self.url,
             headers={"Authorization": f"Bearer {TOKEN}", "X-Harness-Engine-Subject": subject},
             timeout=60,
             trust_env=False,

@@ -30,7 +30,8 @@ def test_up_status_restart_and_ctrl_c(tmp_path: Path) -> None:
         poll_until(lambda: _status(mesh.data_dir)[0] == 0, "every process to be healthy")
         _, listed = _status(mesh.data_dir)
         assert [entry["service"] for entry in listed] == EVERY_SERVICE
-        assert all(set(entry) == {"service", "replica", "pid", "address", "healthy", "version"} for entry in listed)
+        keys = {"name", "service", "replica", "pid", "address", "url", "healthy", "version"}
+        assert all(set(entry) == keys for entry in listed)
         assert all(entry["healthy"] and entry["version"] and entry["pid"] for entry in listed), listed
 
         url, before = mesh.url, mesh.pid("gateway")
