@@ -33,6 +33,19 @@ run: gen ## start the mesh here and show the example agent's turn (ARGS="--port 
 test: gen ## run every test (TESTS=path and ARGS=... narrow it)
 	@$(PY) -m pytest -n auto -q $(ARGS) $(TESTS)
 
+# A MongoDB-compatible server for the tests of the second store, where there is no mongod. It is built once, in minutes.
+FERRETDB := build/ferretdb/ferretdb
+
+.PHONY: ferretdb
+ferretdb: $(FERRETDB) ## build the MongoDB-compatible server of the tests (needs Go)
+	@:
+
+$(FERRETDB): $(wildcard tests/support/ferretdb/*)
+	@command -v go >/dev/null || { echo "ferretdb: this needs Go 1.24 or newer; or name a MongoDB in MONGO_TEST_URI" >&2; exit 1; }
+	@echo "ferretdb: building (a few minutes the first time)"
+	@mkdir -p $(@D)
+	@cd tests/support/ferretdb && go build -trimpath -buildvcs=false -o $(CURDIR)/$@ .
+
 CHECKS := check-format check-lint check-types check-imports check-contracts check-yaml check-images
 
 # All of them are run, so that one failure does not hide the next.
@@ -73,9 +86,23 @@ format: gen ## format Python and contracts in place
 	@$(BIN)/ruff check --quiet --fix --select I .
 	@$(BIN)/buf format proto --write
 
+# Seeds 1 to N, as `python -m tests.simulation` plays them; ARGS="--level storm" and more as it says with --help.
+N ?= 10000
+
+.PHONY: simulate
+simulate: gen ## play N seeded schedules of the whole mesh (N=10000)
+	@$(PY) -m tests.simulation --seeds 1..$(N) --jobs $$(nproc) $(ARGS)
+
 .PHONY: bench
 bench: gen ## measure against the ceiling (never part of the tests)
 	@$(PY) -m bench $(ARGS)
+
+# N points, of which each is a fault or two; FIRST, MESHES, REPLICAS, TTL (seconds of a lease) and JSON=file as `ARGS=--help` says.
+.PHONY: chaos
+chaos: gen ## N faults at chosen moments of real runs, judged (N=1000 SEED=7; never part of the tests)
+	@$(PY) -m tests.chaos $(if $(N),--points $(N)) $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) \
+		$(if $(STORE),--store $(STORE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(MESHES),--meshes $(MESHES)) \
+		$(if $(TTL),--ttl $(TTL)) $(if $(JSON),--json $(JSON)) $(ARGS)
 
 .PHONY: docs
 docs: gen ## write the generated pages of docs/reference anew

@@ -1,0 +1,81 @@
+"""The harness of the simulation: it does what the message of a turn says, and the world hears of every turn it begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+
+from adapters.sdk import events
+from adapters.sdk.contract import HarnessRuntime, RuntimeConstruction, Turn
+from adapters.sdk.errors import InternalError
+from adapters.sdk.session import CallerAssignedSessions, EventAssignedSessions, ProviderSessionManager
+from adapters.sdk.simple import BaseAdapter, BaseRuntime
+from harness.adapter.v1 import descriptor_pb2
+from harness.event.v1 import event_pb2
+from tests.simulation.loop import Life
+
+
+class ScriptedAdapter(BaseAdapter):
+    """One incarnation's adapter."""
+
+    def __init__(self, world: Any, life: Life, incarnation: str) -> None:
+        self.world = world
+        self.life = life
+        self.incarnation = incarnation
+        named = life.name == "host-b"
+        self._descriptor = descriptor_pb2.Descriptor(
+            harness_id="second" if named else "first",
+            session_id_style=descriptor_pb2.SESSION_ID_STYLE_CALLER_ASSIGNED
+            if named
+            else descriptor_pb2.SESSION_ID_STYLE_EVENT_ASSIGNED,
+        )
+        self._sessions: ProviderSessionManager = CallerAssignedSessions() if named else EventAssignedSessions()
+
+    @property
+    def descriptor(self) -> descriptor_pb2.Descriptor:
+        return self._descriptor
+
+    @property
+    def session_manager(self) -> ProviderSessionManager:
+        return self._sessions
+
+    async def create_runtime(self, construction: RuntimeConstruction) -> HarnessRuntime:
+        return ScriptedRuntime(self, construction)
+
+
+class ScriptedRuntime(BaseRuntime):
+    """A binding's runtime."""
+
+    def __init__(self, adapter: ScriptedAdapter, construction: RuntimeConstruction) -> None:
+        self._adapter = adapter
+        self._construction = construction
+
+    async def stream(self, turn: Turn) -> AsyncIterator[event_pb2.EventDraft]:
+        script: dict[str, Any] = orjson.loads(turn.message)
+        world, adapter = self._adapter.world, self._adapter
+        world.turn_began(adapter.life, adapter.incarnation, turn, self._construction)
+        pause = script.get("pause", 0.0)
+        try:
+            if script.get("session") and adapter.life.name == "host-a":
+                yield events.session_updated(f"native-{turn.construction.binding.binding_id[-6:]}-{turn.number}")
+            if script.get("tool"):
+                yield events.tool_started("call-1", "search", {"query": "x"})
+                await asyncio.sleep(pause)
+                yield events.tool_succeeded("call-1", "found")
+            for number in range(script.get("events", 1)):
+                if pause:
+                    await asyncio.sleep(pause)
+                yield events.text(f"{number};")
+            if script.get("part"):
+                await turn.thread.write_part(turn.run_id.encode(), "test/1")
+            end = script.get("end", "complete")
+            if end == "hang":
+                await asyncio.Event().wait()
+            if end == "fail":
+                raise InternalError("The provider failed.", code="provider_failed")
+            yield events.completed()
+        finally:
+            world.turn_ended(adapter.life, turn)

@@ -1,0 +1,469 @@
+"""What must hold over the whole history of a schedule, whatever failed in it. The first breach ends the schedule.
+
+It looks at what the stores took, in the order in which they took it, at what providers were told to do, and at what clients and watchers were
+answered: never into a process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from harness.run.v1 import run_service_pb2
+from services.runs.log import Segment
+from services.sessions.binding import BindingDocument
+
+OPEN: Final = ("queued", "running")
+KINDS: Final = {
+    "run_completed": "completed",
+    "run_interrupted": "interrupted",
+    "run_failed": "failed",
+    "run_cancelled": "cancelled",
+}
+CLOCKS: Final = 0.02
+"""Seconds by which a deadline may seem missed, for it is kept in milliseconds of somebody's clock."""
+
+
+class Violation(Exception):
+    """An invariant does not hold. `invariant` is its number, or `queue` for the order of a line."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+        self.text = text
+
+
+@dataclass(slots=True)
+class RunFacts:
+    """What is known of a run."""
+
+    run_id: str
+    document: dict[str, Any] = field(default_factory=dict[str, Any])
+    events: list[bytes] = field(default_factory=list[bytes])
+    kinds: list[str] = field(default_factory=list[str])
+    index: int = 0
+    last_generation: int = 0
+    sealed: int = 0
+    """Highest generation for which the log was sealed."""
+    terminal: str = ""
+    terminal_payload: Any = None
+    turns: list[str] = field(default_factory=list[str])
+    """Incarnations in which a provider began it."""
+    head: bool = False
+    slot_generation: int = 0
+    had_slot: bool = False
+    through_offset: int = 0
+
+
+class Checker:
+    """Hears of everything that takes effect. Every method raises `Violation`."""
+
+    def __init__(self, count: Any) -> None:
+        self._count = count
+        self.runs: dict[str, RunFacts] = {}
+        self.bindings: dict[str, BindingDocument] = {}
+        self.closed: dict[str, BindingDocument] = {}
+        self._keys: dict[tuple[str, ...], str] = {}
+        self._begun_clears: dict[str, int] = {}
+        self._bumps: dict[str, int] = {}
+
+    def run(self, run_id: str) -> RunFacts:
+        """The facts of a run."""
+        facts = self.runs.get(run_id)
+        if facts is None:
+            facts = self.runs[run_id] = RunFacts(run_id)
+        return facts
+
+    # --- what stores took ---
+
+    def wrote(self, collection: str, before: Any, after: Any, call: Any) -> None:
+        """A write took effect."""
+        if collection == "segments":
+            self._appended(after)
+        elif collection == "runs":
+            self._run_written(before, after)
+        elif collection == "bindings":
+            self._binding_written(before, after, call)
+        elif collection == "archived_bindings":
+            self.closed[after["binding_id"]] = after
+
+    def _run_written(self, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        if after is None:
+            raise Violation("I9", f"run {_short(before)} was deleted within its retention")
+        facts = self.run(after["run_id"])
+        facts.document = after
+        status = after["status"]
+        if before is None:
+            if status == "tombstone":
+                self._count("tombstone")
+                return
+            key = (after["owner"], after["agent_id"], after["conversation_id"], after["request_key"])
+            other = self._keys.setdefault(key, after["run_id"])
+            if other != after["run_id"]:
+                raise Violation("I6", f"request key {key[3]} has two runs, {other} and {after['run_id']}")
+            self._count("run_stored")
+            return
+        self._run_changed(facts, before, after)
+
+    def _run_changed(self, facts: RunFacts, before: dict[str, Any], after: dict[str, Any]) -> None:
+        run_id, generation = after["run_id"], after["run_generation"]
+        if before["status"] not in OPEN and after != before and not after.get("trimmed"):
+            raise Violation(
+                "I9", f"{run_id} ended as {before['status']} and was changed afterwards to {after['status']}"
+            )
+        if generation < before["run_generation"]:
+            raise Violation("I10", f"{run_id}: run_generation went from {before['run_generation']} to {generation}")
+        if generation > before["run_generation"]:
+            self._taken(before, after)
+        if before.get("deadline_at") and after.get("deadline_at") != before["deadline_at"]:
+            raise Violation(
+                "deadline", f"{run_id}: deadline_at was moved by {after.get('deadline_at')} after it was set"
+            )
+        if before.get("intent") and after.get("intent") != before["intent"]:
+            raise Violation("I12", f"{run_id}: intent {before['intent']} was replaced by {after.get('intent')}")
+        if after.get("intent") and not before.get("intent"):
+            self._count("intent_" + (after["intent"].get("cancel") or "failed"))
+        if before.get("issued") and after.get("issued") != before["issued"] and facts.turns:
+            raise Violation("I11", f"{run_id}: began in {facts.turns} and was then issued to {after.get('issued')}")
+        if not after.get("holder") and before.get("holder") and after["status"] == "running":
+            self._count("handed_over")
+        if after["status"] not in OPEN:
+            self._count("run_" + after["status"])
+            if not facts.terminal:
+                raise Violation("I9", f"{run_id} has status {after['status']} and no terminal in its log")
+            if facts.terminal != after["status"]:
+                raise Violation("I9", f"{run_id} has status {after['status']}, its log ended {facts.terminal}")
+            if after["last_sequence"] != len(facts.events):
+                raise Violation(
+                    "I7", f"{run_id} says it has {after['last_sequence']} events, its log has {len(facts.events)}"
+                )
+        elif after["renewals"] > before["renewals"]:
+            self._count("renewal")
+
+    def _taken(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        if after.get("ending") and not before.get("ending"):
+            self._count("forced")
+        elif after["run_generation"] > 1:
+            self._count("takeover")
+        if before["status"] == "running" and before.get("ending") and before["holder"] == after["holder"]:
+            self._count("taken_again")
+
+    def _appended(self, segment: Segment) -> None:
+        header = segment.header
+        facts = self.run(header.run_id)
+        run_id = header.run_id
+        if facts.terminal:
+            raise Violation("I9", f"{run_id}: segment {header.index} stands behind the terminal")
+        if header.index != facts.index + 1 or header.first_sequence != len(facts.events) + 1:
+            raise Violation("I7", f"{run_id}: segment {header.index} leaves a gap")
+        if header.run_generation < facts.sealed:
+            raise Violation(
+                "I10", f"{run_id}: generation {header.run_generation} wrote after the seal of {facts.sealed}"
+            )
+        if header.run_generation < facts.last_generation:
+            raise Violation("I10", f"{run_id}: generation {header.run_generation} wrote after {facts.last_generation}")
+        facts.index, facts.last_generation = header.index, header.run_generation
+        offset = header.state["through_offset"]
+        if header.is_seal:
+            self._count("seal")
+            facts.sealed = header.run_generation
+            if offset != facts.through_offset:
+                raise Violation("I7", f"{run_id}: a seal moved through_offset from {facts.through_offset} to {offset}")
+            return
+        if offset < facts.through_offset:
+            raise Violation("I7", f"{run_id}: through_offset went back from {facts.through_offset} to {offset}")
+        facts.through_offset = offset
+        self._take_events(facts, segment)
+
+    def _take_events(self, facts: RunFacts, segment: Segment) -> None:
+        run_id, header = facts.run_id, segment.header
+        document = facts.document
+        if not document or document["status"] == "tombstone":
+            raise Violation("I6", f"{run_id} has events and was never stored")
+        for event in run_service_pb2.WatchRunResponse.FromString(segment.events).events:
+            if facts.terminal:
+                raise Violation("I9", f"{run_id}: event {event.sequence} follows the terminal")
+            if event.sequence != len(facts.events) + 1 or event.run_id != run_id:
+                raise Violation("I7", f"{run_id}: event {event.sequence} stands where {len(facts.events) + 1} belongs")
+            kind = event.payload.WhichOneof("kind") or ""
+            if (kind == "run_started") != (event.sequence == 1):
+                raise Violation("I7", f"{run_id}: event {event.sequence} is {kind}")
+            facts.events.append(event.SerializeToString())
+            facts.kinds.append(kind)
+            if kind in KINDS:
+                facts.terminal = KINDS[kind]
+                facts.terminal_payload = event.payload
+                self._ended(facts, kind)
+        if len(facts.events) != header.last_sequence:
+            raise Violation("I7", f"{run_id}: segment {header.index} does not hold what its header says")
+        if bool(header.state.get("terminal")) != bool(facts.terminal):
+            raise Violation("I9", f"{run_id}: segment {header.index} does not say whether it ends the run")
+
+    def _ended(self, facts: RunFacts, kind: str) -> None:
+        self._count(kind)
+        payload = facts.terminal_payload
+        document = facts.document
+        if kind == "run_completed":
+            durable = payload.run_completed.thread_state.durable_revision
+            if durable and not facts.head:
+                raise Violation("I30", f"{facts.run_id} completed with revision {durable} and no head names it")
+            if not facts.turns:
+                raise Violation("I11", f"{facts.run_id} completed and no provider began it")
+        if kind == "run_cancelled":
+            reason = payload.run_cancelled.reason
+            self._count(f"cancelled_{reason}")
+            side = payload.run_cancelled.side_effect_status
+        elif kind == "run_failed":
+            self._count("failed_" + payload.run_failed.code)
+            side = payload.run_failed.side_effect_status
+        else:
+            return
+        if facts.turns and side == 1 and len(facts.kinds) > 2:
+            raise Violation("I11", f"{facts.run_id} ended with side effects none, and its provider had begun")
+        if document.get("intent") is None and kind == "run_cancelled" and facts.terminal_payload is None:
+            raise Violation("I12", f"{facts.run_id} was cancelled without an intent")
+
+    def _binding_written(self, before: BindingDocument | None, after: BindingDocument, call: Any) -> None:
+        key = f"{after['owner_id']}/{after['agent_id']}/{after['conversation_id']}"
+        if before is None:
+            if key in self.bindings:
+                raise Violation("I3", f"{key} has two bindings")
+            self._count("binding")
+            if after["epoch"] != 1:
+                raise Violation("I5", f"{key} begins with epoch {after['epoch']}")
+            before = {**after, "active": None, "waiting": [], "turn": 0, "used": False}
+        elif before["binding_id"] != self.bindings[key]["binding_id"]:
+            raise Violation("I3", f"{key} has two bindings of one epoch")
+        self.bindings[key] = after
+        if after["epoch"] != before["epoch"]:
+            self._epoch_opened(key, before, after)
+            return
+        if after["binding_id"] != before["binding_id"]:
+            raise Violation("I3", f"{key}: epoch {after['epoch']} changed its binding id")
+        self._closing_kept(key, before, after)
+        self._slot_changed(key, before, after)
+        self._line_changed(key, before, after)
+        self._fenced(key, before, after, call)
+
+    def _epoch_opened(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
+        self._count("clear")
+        self._bumps[key] = self._bumps.get(key, 0) + 1
+        if after["epoch"] != before["epoch"] + 1:
+            raise Violation("I5", f"{key}: epoch went from {before['epoch']} to {after['epoch']}")
+        if before["status"] != "closing":
+            raise Violation("I5", f"{key}: epoch {before['epoch']} was closed without being cleared")
+        if before["active"] is not None or before["waiting"]:
+            raise Violation("I5", f"{key}: epoch {before['epoch']} was closed while a run held or awaited its slot")
+        if after["head"] is not None or after["native_session_id"] or after["waiting"] or after["active"]:
+            raise Violation("I5", f"{key}: something was carried over into epoch {after['epoch']}")
+        if before["binding_id"] not in self.closed:
+            raise Violation("I5", f"{key}: epoch {before['epoch']} was not archived")
+        kept = {name: value for name, value in self.closed[before["binding_id"]].items() if name != "rev"}
+        if kept != {name: value for name, value in before.items() if name != "rev"}:
+            raise Violation("I5", f"{key}: the archive of epoch {before['epoch']} differs from how it was closed")
+        for facts in self.runs.values():
+            document = facts.document
+            if (
+                document
+                and document["binding_id"] == before["binding_id"]
+                and document["status"] in OPEN
+                and not facts.terminal
+            ):
+                raise Violation("I5", f"{key}: epoch {before['epoch']} was closed and {facts.run_id} has not ended")
+
+    def _closing_kept(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
+        if before["status"] != "closing":
+            return
+        if after["status"] != "closing":
+            raise Violation("I5", f"{key}: a clear that had begun was taken back")
+        if after["head"] != before["head"] or after["native_session_id"] != before["native_session_id"]:
+            raise Violation("I5", f"{key}: head or session changed while the epoch was being closed")
+        if len(after["waiting"]) > len(before["waiting"]) or (after["active"] and not before["active"]):
+            raise Violation("I5", f"{key}: a run entered an epoch that is being closed")
+
+    def _slot_changed(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
+        old, new = before["active"], after["active"]
+        if old is not None and (new is None or new["run_id"] != old["run_id"]):
+            facts = self.run(old["run_id"])
+            stored = facts.document and facts.document["status"] != "tombstone"
+            # I6: a slot is given back after the terminal, or for a reservation that never became a run.
+            if stored and not facts.terminal:
+                raise Violation("I6", f"{key}: {old['run_id']} lost its slot before its terminal")
+            if not facts.document and after["status"] == "active" and not self._was_known(old):
+                raise Violation("I6", f"{key}: the reservation {old['run_id']} was released without a tombstone")
+        if new is not None and (old is None or new["run_id"] != old["run_id"]):
+            self._count("slot_given")
+            facts = self.run(new["run_id"])
+            facts.had_slot, facts.slot_generation = True, 1
+            if after["turn"] != before["turn"] + 1:
+                raise Violation(
+                    "I6", f"{key}: the slot was given and turn went from {before['turn']} to {after['turn']}"
+                )
+            line = before["waiting"]
+            if line and new["run_id"] != line[0]["run_id"]:
+                raise Violation(
+                    "queue", f"{key}: {new['run_id']} got the slot before {line[0]['run_id']}, the first in line"
+                )
+        elif after["turn"] != before["turn"]:
+            raise Violation("I6", f"{key}: turn went from {before['turn']} to {after['turn']} with no new run")
+        if new is not None and old is not None and new["run_id"] == old["run_id"]:
+            if new["run_generation"] < old["run_generation"]:
+                raise Violation("I10", f"{key}: the slot's generation went back")
+            self.run(new["run_id"]).slot_generation = new["run_generation"]
+            if new["run_generation"] > old["run_generation"]:
+                self._count("slot_claimed")
+
+    def _was_known(self, turn: Any) -> bool:
+        # An older run has the request key: nothing was stored for this reservation, and nothing can be.
+        return any(key[3] == turn["request_key"] for key in self._keys)
+
+    def _line_changed(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
+        old, new = [one["run_id"] for one in before["waiting"]], [one["run_id"] for one in after["waiting"]]
+        if old == new:
+            return
+        if len(set(new)) != len(new):
+            raise Violation("queue", f"{key}: a run waits twice")
+        joined = [run_id for run_id in new if run_id not in old]
+        stayed = [run_id for run_id in old if run_id in new]
+        if [run_id for run_id in new if run_id in old] != stayed:
+            raise Violation("queue", f"{key}: those in line changed places")
+        active = after["active"]
+        for run_id in old:
+            if run_id in new or (active is not None and active["run_id"] == run_id):
+                continue
+            facts = self.run(run_id)
+            self._count("withdrawn")
+            if facts.document and facts.document["status"] in OPEN and not facts.terminal:
+                raise Violation("queue", f"{key}: {run_id} left the line before its end")
+        for place in after["waiting"]:
+            if place["run_id"] not in joined:
+                continue
+            self._count("waited_" + place["policy"])
+            position = new.index(place["run_id"])
+            if position != (0 if place["policy"] == "interrupt" else len(new) - 1):
+                raise Violation("queue", f"{key}: {place['run_id']} ({place['policy']}) joined at place {position}")
+
+    def _fenced(self, key: str, before: BindingDocument, after: BindingDocument, call: Any) -> None:
+        head, session = after["head"], after["native_session_id"]
+        if head == before["head"] and session == before["native_session_id"]:
+            return
+        method, request = call if call is not None else ("", None)
+        fence = request.fence if request is not None and hasattr(request, "fence") else None
+        if fence is None:
+            raise Violation("I10", f"{key}: head or session changed by {method or 'nobody'}, which carries no fence")
+        facts = self.run(fence.run_id)
+        if fence.run_generation < facts.sealed:
+            raise Violation(
+                "I10",
+                f"{key}: {method} of {fence.run_id} generation {fence.run_generation} after the seal of {facts.sealed}",
+            )
+        if before["active"] is None or before["active"]["run_id"] != fence.run_id:
+            raise Violation("I6", f"{key}: {method} of {fence.run_id}, which does not hold the slot")
+        if facts.terminal:
+            raise Violation("I12", f"{key}: {method} of {fence.run_id} after its terminal ({facts.terminal})")
+        if head != before["head"]:
+            self._count("head")
+            assert head is not None
+            if head["run_id"] != fence.run_id:
+                raise Violation("I30", f"{key}: {fence.run_id} committed a head of {head['run_id']}")
+            if head["revision"] != (0 if before["head"] is None else before["head"]["revision"]) + 1:
+                raise Violation("I30", f"{key}: head revision is {head['revision']}")
+            if before["active"]["uncertain"]:
+                raise Violation("I30", f"{key}: a head was committed after it was marked uncertain")
+            facts.head = True
+
+    # --- what providers did ---
+
+    def turn_began(self, incarnation: str, run_id: str, generation: int) -> None:
+        """A provider's turn begins."""
+        facts = self.run(run_id)
+        self._count("turn_began")
+        if facts.turns:
+            raise Violation("I11", f"{run_id} began in {facts.turns} and again in {incarnation}")
+        facts.turns.append(incarnation)
+        document = facts.document
+        if not document or document["status"] == "tombstone":
+            raise Violation("I6", f"a provider began {run_id}, which is not stored")
+        issued = document.get("issued")
+        if issued is None or issued[1] != incarnation:
+            raise Violation("I11", f"{run_id} began in {incarnation}, the record says {issued}")
+
+    # --- what clients were told ---
+
+    def started(self, run_id: str, request_id: str, seen: dict[str, str]) -> None:
+        """A start was answered with a run."""
+        facts = self.run(run_id)
+        if not facts.document or facts.document["status"] == "tombstone":
+            raise Violation("I6", f"a start was answered with {run_id}, which is not stored")
+        before = seen.setdefault(request_id, run_id)
+        if before != run_id:
+            raise Violation("I6", f"request {request_id} was answered with {before} and with {run_id}")
+
+    def conflicted(self, conflict_with: str, request_id: str, known: str | None) -> None:
+        """A start was refused because of a run."""
+        self._count("conflict")
+        if known is not None:
+            raise Violation("I6", f"request {request_id} has the run {known} and met {conflict_with} as a conflict")
+
+    def cancelled(self, run_id: str) -> None:
+        """A cancel was answered."""
+        facts = self.run(run_id)
+        if not facts.terminal:
+            raise Violation("I12", f"the cancel of {run_id} was answered and its log has no terminal")
+
+    def cleared(self, key: str, next_epoch: int) -> None:
+        """A clear was answered as done."""
+        binding = self.bindings.get(key)
+        if binding is None or binding["epoch"] < next_epoch:
+            raise Violation("I5", f"{key}: a clear was answered with epoch {next_epoch}, which is not open")
+
+    def watched(self, run_id: str, cursor: int, packed: bytes) -> int:
+        """A watcher was sent events after its cursor; its next cursor."""
+        facts = self.run(run_id)
+        for event in run_service_pb2.WatchRunResponse.FromString(packed).events:
+            cursor += 1
+            if event.sequence != cursor:
+                raise Violation("I7", f"{run_id}: a watcher got {event.sequence} where {cursor} belongs")
+            if cursor > len(facts.events):
+                raise Violation("I8", f"{run_id}: a watcher saw event {cursor} before it was durable")
+            if facts.events[cursor - 1] != event.SerializeToString():
+                raise Violation("I8", f"{run_id}: a watcher saw another event {cursor} than the log holds")
+        return cursor
+
+    def watch_ended(self, run_id: str, cursor: int) -> None:
+        """A watch came to its regular end."""
+        facts = self.run(run_id)
+        if not facts.terminal or cursor != len(facts.events):
+            raise Violation("I7", f"{run_id}: a watch ended after event {cursor} of {len(facts.events)}")
+
+    # --- the end ---
+
+    def unsettled(self) -> list[str]:
+        """What has not come to rest."""
+        left = [
+            f"{run_id} is {facts.document['status']}"
+            + (f" (intent {facts.document['intent']})" if facts.document.get("intent") else "")
+            for run_id, facts in self.runs.items()
+            if facts.document and facts.document["status"] in OPEN
+        ]
+        for key, binding in self.bindings.items():
+            if binding["active"] is not None:
+                left.append(f"{key}: {binding['active']['run_id']} holds the slot")
+            if binding["waiting"]:
+                left.append(f"{key}: {len(binding['waiting'])} wait")
+            if binding["status"] != "active":
+                left.append(f"{key} is being cleared")
+        return left
+
+    def finish(self, clears: dict[str, int]) -> None:
+        """The schedule is over and everything has come to rest."""
+        for run_id, facts in self.runs.items():
+            if facts.document and facts.document["status"] != "tombstone" and not facts.terminal:
+                raise Violation("I9", f"{run_id} has no terminal")
+        for key, bumps in self._bumps.items():
+            if bumps > clears.get(key, 0):
+                raise Violation("I5", f"{key} was cleared {bumps} times, asked for {clears.get(key, 0)} times")
+
+
+def _short(document: dict[str, Any] | None) -> str:
+    return "?" if document is None else str(document.get("run_id"))
