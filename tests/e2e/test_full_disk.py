@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.storm_checks import Recorded, StoredMesh, violations_of
+from tests.chaos.judge import violations_of
+from tests.chaos.recorded import Recorded
+from tests.chaos.stored import StoredMesh
 from tests.e2e.turns import assert_whole, conversation, save_agent, start, start_body, start_when_possible, watch
 from tests.support.mesh import poll_until, running_mesh
 
@@ -49,7 +51,7 @@ def test_i9_i34_a_full_disk_refuses_clearly_and_loses_nothing(small_disk: Path) 
         assert [event.event_type for event in events].count("content.delta") == 60
         assert watch(client, start_when_possible(client, agent, "hello", other))[-1].event_type == "run.completed"
         poll_until(lambda: not stored.unsettled(), "slot and status to follow the terminal")
-        assert violations_of(stored, Recorded({})) == []
+        assert violations_of(stored, Recorded()) == []
 
 
 def write_for_ever(path: Path) -> None:

@@ -13,11 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.storm import SUBJECT, second_replica
-from tests.e2e.storm_checks import Recorded, StoredMesh, violations_of
+from tests.chaos.judge import violations_of
+from tests.chaos.recorded import Recorded
+from tests.chaos.replica import second_replicas
+from tests.chaos.stored import StoredMesh
 from tests.e2e.turns import conversation, frames, save_agent, start, start_body, start_when_possible, watch
 from tests.support.mesh import PATIENCE_SECONDS, TOKEN, RunningMesh, poll_until, running_mesh
 from tests.support.processes import ProcessHandle
+
+SUBJECT = "races"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def async_client() -> httpx.AsyncClient:
 def settled(stored: StoredMesh) -> None:
     """Nothing runs any more, and no invariant is broken."""
     poll_until(lambda: not stored.unsettled(), "everything to come to its end")
-    assert violations_of(stored, Recorded({})) == []
+    assert violations_of(stored, Recorded()) == []
 
 
 async def asked_until_answered(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> str:
@@ -77,7 +81,7 @@ async def test_i5_i12_clear_start_and_cancel_in_the_same_moment(mesh: RunningMes
         agent = save_agent(client)
     talk = conversation()
     where = {"agent_id": agent, "conversation_id": talk}
-    recorded = Recorded({})
+    recorded = Recorded()
     async with async_client() as client:
         for turn in range(12):
             answers = await asyncio.gather(
@@ -104,7 +108,8 @@ async def test_i5_i12_clear_start_and_cancel_in_the_same_moment(mesh: RunningMes
 async def test_i7_i10_an_executor_that_slept_past_its_lease_writes_nothing(tmp_path: Path) -> None:
     with running_mesh(tmp_path / "mesh") as mesh:
         stored = StoredMesh(mesh.data_dir)
-        async with second_replica(mesh) as (other, _):
+        async with second_replicas(mesh) as replicas:
+            other = f"http://{replicas[-1].member().address}"
             with mesh.client(SUBJECT) as client:
                 run_id = start(client, save_agent(client), {"n": 100, "rate": 10}, conversation())
                 with client.stream("GET", f"/api/v1/runs/{run_id}/events/stream") as response:
@@ -114,7 +119,9 @@ async def test_i7_i10_an_executor_that_slept_past_its_lease_writes_nothing(tmp_p
             try:
                 # The second replica seals the log for itself and goes on with it.
                 await asyncio.to_thread(
-                    poll_until, lambda: any(s[3] > 1 and s[4] for s in stored.segments(run_id)), "a takeover"
+                    poll_until,
+                    lambda: any(s.run_generation > 1 and s.events for s in stored.segments(run_id)),
+                    "a takeover",
                 )
             finally:
                 os.kill(sleeper, signal.SIGCONT)
@@ -125,7 +132,7 @@ async def test_i7_i10_an_executor_that_slept_past_its_lease_writes_nothing(tmp_p
         assert [event.kind for event in stored.log(run_id)] == [
             "run.started", *(["content.delta"] * 100), "run.completed"
         ]  # fmt: skip
-        assert max(segment[3] for segment in stored.segments(run_id)) == 2
+        assert max(segment.run_generation for segment in stored.segments(run_id)) == 2
 
 
 @pytest.mark.parametrize("victim", ["runs", "sessions", "adapter-reference"])
