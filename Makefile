@@ -87,11 +87,9 @@ format: gen ## format Python and contracts in place
 	@$(BIN)/buf format proto --write
 
 # Seeds 1 to N, as `python -m tests.simulation` plays them; ARGS="--level storm" and more as it says with --help.
-N ?= 10000
-
 .PHONY: simulate
 simulate: gen ## play N seeded schedules of the whole mesh (N=10000)
-	@$(PY) -m tests.simulation --seeds 1..$(N) --jobs $$(nproc) $(ARGS)
+	@$(PY) -m tests.simulation --seeds 1..$(or $(N),10000) --jobs $$(nproc) $(ARGS)
 
 .PHONY: bench
 bench: gen ## measure against the ceiling (never part of the tests)
