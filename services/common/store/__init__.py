@@ -16,6 +16,7 @@ from services.common.store.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from services.common.store.options import StoreOptions
 from services.common.store.port import (
     BY_KEY,
     EVERYTHING,
@@ -55,23 +56,37 @@ __all__ = [
     "Scalar",
     "StoreError",
     "StoreFull",
+    "StoreOptions",
     "StoreRefused",
     "StoreUnavailable",
     "open_record_store",
 ]
 
 
-async def open_record_store(url: str, collections: Sequence[Collection]) -> RecordStore:
-    """Open the store a service is configured with: `sqlite:///absolute/path`, one file per service.
+async def open_record_store(
+    url: str, collections: Sequence[Collection], options: StoreOptions | None = None
+) -> RecordStore:
+    """Open the store a service is configured with.
 
-    Errors: `StoreRefused` with what to change (I32), `StoreUnavailable`, `StoreFull`.
+    `sqlite:///absolute/path`: a file, one per service. `mongodb://…/database`: a database that all services of an
+    environment share. Errors: `StoreRefused` with what to change (I32), `StoreUnavailable`, `StoreFull`.
     """
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         path = Path(unquote(parts.path))
         if parts.netloc or parts.query or parts.fragment or not path.is_absolute() or path == Path("/"):
-            raise StoreRefused(f"store address {url!r}: write sqlite:///absolute/path/of/the/file")
+            raise StoreRefused("store address sqlite:…: write sqlite:///absolute/path/of/the/file")
         return await SqliteRecordStore.open(path, collections)
     if parts.scheme in ("mongodb", "mongodb+srv"):
-        raise StoreRefused("store address mongodb://…: MongoDB is not supported yet; write sqlite:///absolute/path")
-    raise StoreRefused(f"store address of unknown kind {parts.scheme!r}: write sqlite:///absolute/path")
+        return await _open_mongo(url, collections, options or StoreOptions())
+    raise StoreRefused(
+        f"store address of unknown kind {parts.scheme!r}: write sqlite:///absolute/path or mongodb://host/database"
+    )
+
+
+async def _open_mongo(url: str, collections: Sequence[Collection], options: StoreOptions) -> RecordStore:
+    # The driver is loaded by those alone who use it.
+    from services.common.store.mongo_address import read_address
+    from services.common.store.mongo_records import MongoRecordStore
+
+    return await MongoRecordStore.open(read_address(url), collections, options)

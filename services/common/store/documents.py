@@ -34,7 +34,7 @@ def encode(collection: Collection, document: Document) -> bytes:
     return data
 
 
-def decode(data: bytes, rev: int) -> Document:
+def decode(data: bytes | str, rev: int) -> Document:
     """The document as stored, with its `rev`."""
     document: Document = orjson.loads(data)
     document["rev"] = rev

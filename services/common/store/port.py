@@ -69,13 +69,15 @@ class Collection:
 
     `expires` names the field that holds the integer time after which `delete_expired` may delete the record, in
     the unit the caller passes as `now`. A record where it is missing or None does not expire. `blobs` says whether
-    its records may carry a blob.
+    its records may carry a blob. With `expires_by_itself` the expiry is in Unix milliseconds, and a store that can may delete the
+    record by itself any time after it; only for records that nothing else hangs on.
     """
 
     name: str
     indexes: tuple[Index, ...] = field(default=())
     expires: str | None = None
     blobs: bool = False
+    expires_by_itself: bool = False
 
     def __post_init__(self) -> None:
         _check_name("collection", self.name)
@@ -87,6 +89,8 @@ class Collection:
             raise ValueError(f"collection {self.name}: two unique indexes over the same fields")
         if self.expires is not None:
             _check_name(f"collection {self.name}: expires", self.expires)
+        elif self.expires_by_itself:
+            raise ValueError(f"collection {self.name}: nothing says when a record expires by itself")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,15 @@ from services.common.store.port import (
     Record,
     Scalar,
 )
-from services.common.store.sqlite_engine import SqliteEngine
-from services.common.store.sqlite_query import (
+from services.common.store.questions import (
+    check_index,
     check_limit,
+    check_unique_values,
     check_values,
-    conditions,
-    select_page,
     write_position,
 )
+from services.common.store.sqlite_engine import SqliteEngine
+from services.common.store.sqlite_query import conditions, select_page
 
 _ROW_OVERHEAD: Final = 256
 """Bytes a queued write costs beside its document, for the bound of the queue."""
@@ -126,9 +127,8 @@ class SqliteRecordStore:
 
     async def find(self, collection: Collection, index: Index, values: tuple[Scalar, ...]) -> Record | None:
         """See `RecordStore.find`."""
-        self._check_index(collection, index)
-        if not index.unique or len(values) != len(index.fields):
-            raise InvalidQuery(f"{collection.name}, index {index.name}: find needs all values of a unique index")
+        self._of(collection)
+        check_unique_values(collection, index, values)
         select = select_page(collection, index, values, EVERYTHING, False, None)
         return await self.engine.read(
             lambda connection: _record(connection.execute(select.sql, (*select.values, 1)).fetchone())
@@ -146,7 +146,8 @@ class SqliteRecordStore:
         after: str | None = None,
     ) -> Page:
         """See `RecordStore.query`."""
-        self._check_index(collection, index)
+        self._of(collection)
+        check_index(collection, index)
         check_limit(limit)
         select = select_page(collection, index, equals, within, descending, after)
         values = (*select.values, limit + 1)
@@ -156,7 +157,8 @@ class SqliteRecordStore:
         self, collection: Collection, index: Index, equals: tuple[Scalar, ...] = (), *, at_most: int = MAX_PAGE
     ) -> int:
         """See `RecordStore.count`."""
-        self._check_index(collection, index)
+        self._of(collection)
+        check_index(collection, index)
         check_limit(at_most)
         check_values(collection, index, equals)
         terms = conditions(index, len(equals))
@@ -185,11 +187,6 @@ class SqliteRecordStore:
         if statements is None or (statements.collection is not collection and statements.collection != collection):
             raise InvalidQuery(f"collection {collection.name} is not one this store was opened with")
         return statements
-
-    def _check_index(self, collection: Collection, index: Index) -> None:
-        self._of(collection)
-        if index != BY_KEY and index not in collection.indexes:
-            raise InvalidQuery(f"collection {collection.name} declares no such index as {index.name}")
 
 
 class _Statements:
