@@ -10,7 +10,7 @@ from services.common.ids import Identity, new_holder_id
 from services.common.server import Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
 from services.common.store import RecordStore, StoreRefused, StoreUnavailable, open_record_store
-from services.runs.bus import Bus, open_bus
+from services.runs.bus import open_bus
 from services.runs.cancelling import Canceller
 from services.runs.clearing import Clearer
 from services.runs.clients.catalog import CatalogClient
@@ -40,7 +40,8 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
     context.resources.push_async_callback(records.close)
     log = await open_segment_log(records)
     store = RunStore(records)
-    bus = open_bus(settings.bus_url, settings.environment)
+    holder = new_holder_id()
+    bus = open_bus(settings.bus_url, settings.environment, holder, settings.lease_ttl_seconds)
     context.resources.push_async_callback(bus.close)
 
     def executes_here(run_id: str) -> bool:
@@ -62,7 +63,7 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         identity=Identity(settings.identity_key.get_secret_value().encode("utf-8"), settings.environment),
         tasks=context.tasks,
         clock=clock,
-        holder=new_holder_id(),
+        holder=holder,
     )
     dispatcher = Dispatcher(engine)
     canceller = Canceller(engine, dispatcher, hub)
@@ -82,7 +83,7 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
     async def begin() -> None:
         await bus.start()
         await hub.start()
-        context.tasks.spawn("announced-runs", _execute_announced(bus, dispatcher))
+        dispatcher.listen()
         context.tasks.every("sweep", settings.sweep_interval_seconds, sweep.turn)
         context.tasks.every("settle-bindings", SETTLE_SECONDS, sweep.settle_bindings)
         context.tasks.every("trim", min(TRIM_SECONDS, settings.retention_seconds / 4), sweep.trim)
@@ -95,13 +96,6 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         on_start=[begin],
         on_stop=[dispatcher.drain, hub.stop],
     )
-
-
-async def _execute_announced(bus: Bus, dispatcher: Dispatcher) -> None:
-    """Queued runs that other replicas had no room for, asked for only while there is room here (run protocol, Start 3)."""
-    async for run_id in bus.announcements():
-        dispatcher.offer(run_id)
-        await dispatcher.has_room()
 
 
 def _peer(context: ServiceContext[RunsSettings], address: str, *, trusted: bool = True) -> Peer:

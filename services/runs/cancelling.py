@@ -89,7 +89,7 @@ class Canceller:
                 else None
             ),
         )
-        self._dispatcher.signal(run.run_id)
+        self._dispatcher.signal(run)
         return run
 
     async def end(self, run: Run, intent: Intent) -> Run:

@@ -64,8 +64,6 @@ class Starter:
     async def _start(self, subject: str, request: Request) -> Run:
         if self._dispatcher.stopping:
             raise start.stopping()  # I33
-        if self._dispatcher.line_is_full():
-            raise start.no_room()  # I35
         record, version = await self._engine.catalog.current(request.body.agent_id)
         if not record.enabled:
             raise start.disabled()  # I4

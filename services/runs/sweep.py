@@ -113,15 +113,19 @@ class Sweep:
     async def _pick_up(self) -> None:
         now = self._engine.now()
         slots = Slots(self._engine.sessions)
+        # In line for longer than a look leaves out: whatever of them is not seen is queued no more.
+        gone = self._dispatcher.waiting_since(self._engine.clock.monotonic() - 2 * QUEUED_MS / 1000)
         after: str | None = None
         for _ in range(MAX_PAGES):
             runs, after = await self._engine.store.page_of_status(
                 Status.QUEUED, updated_before=now - QUEUED_MS, limit=PAGE, after=after
             )
+            gone.difference_update([run.run_id for run in runs])
             for run in runs:
                 if not self._dispatcher.holds(run.run_id):
                     await self._guarded("pick_up", run.run_id, self._pick_up_one(run, now, slots))
             if after is None:
+                self._dispatcher.forget(gone)  # I35: a line is as long as the runs that wait
                 return
 
     async def _pick_up_one(self, run: Run, now: int, slots: Slots) -> None:
@@ -130,7 +134,7 @@ class Sweep:
         elif now - run.created_at >= self._engine.settings.queue_seconds * 1000:
             await self._canceller.end(run, failed(ending.WAITED_TOO_LONG, now))  # I9, I35
         elif run.turn or self._dispatcher.has_in_line(run.run_id) or await slots.holder(run.binding_id) == run.run_id:
-            self._dispatcher.offer(run.run_id)
+            self._dispatcher.found(run)
 
     async def _settle(self, binding: Binding) -> None:
         if binding.status == binding_pb2.BINDING_STATUS_CLOSING:

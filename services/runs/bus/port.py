@@ -1,13 +1,13 @@
-"""The bus port: live notices and dispatch hints between replicas.
+"""The bus port: live notices, dispatch hints and signals between replicas.
 
-Everything on the bus is a hint. It may be lost, doubled, late or out of order, and it may be away: the log and the sweep lose
+Everything on the bus is a hint. It may be lost, doubled, late or out of order, and it may be away: the log, the renewals and the sweep lose
 nothing by it, they only take longer (I34).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,8 @@ class Notice:
 
 Listener = Callable[[Notice], None]
 """Takes a notice at once; never blocks, never raises."""
+SignalListener = Callable[[str], None]
+"""Takes the id of a run at once; never blocks, never raises."""
 
 
 class LiveBus(Protocol):
@@ -49,14 +51,29 @@ class LiveBus(Protocol):
 
 
 class DispatchBus(Protocol):
-    """Which queued runs are ready for an executor; each announcement reaches one replica at most."""
+    """Which queued runs are ready for an executor, and which executed ones their executor has to look at."""
 
     def announce(self, run_id: str) -> None:
-        """A queued run may be taken. Never blocks, never raises; a lost one is found by the sweep."""
+        """A queued run may be taken by another replica. Never blocks, never raises; a lost one is found by the sweep."""
         ...
 
-    def announcements(self) -> AsyncGenerator[str, None]:
-        """Run ids to look at, one at a time: the next one is fetched only when it is asked for, so whoever has no room does not ask. Endless."""
+    async def announced(self, most: int) -> list[str]:
+        """Waits until there are announced runs to look at, for ever if need be; at most `most` of them. Each is handed to one replica, and to
+        another one later if it is not settled; whoever has no room does not ask. One caller at a time."""
+        ...
+
+    def settle(self, run_id: str) -> None:
+        """What was handed out here is decided: the run was taken, here or elsewhere, or waits here. Never blocks, never raises; repeating it is
+        harmless, and so is settling what was never handed out."""
+        ...
+
+    def signal(self, holder: str, run_id: str) -> None:
+        """Tell the process that holds the run's lease to look at the record now. Never blocks, never raises; a lost one is made up for by
+        the holder's next renewal (I12)."""
+        ...
+
+    def on_signal(self, listener: SignalListener) -> None:
+        """Who gets the signals to this process. Called once, before the start."""
         ...
 
 
@@ -97,10 +114,19 @@ class NoBus:
     def announce(self, run_id: str) -> None:
         """See `DispatchBus.announce`."""
 
-    async def announcements(self) -> AsyncGenerator[str, None]:
-        """See `DispatchBus.announcements`: none ever comes."""
+    async def announced(self, most: int) -> list[str]:
+        """See `DispatchBus.announced`: none ever comes."""
         await asyncio.Event().wait()
-        yield ""
+        return []
+
+    def settle(self, run_id: str) -> None:
+        """See `DispatchBus.settle`."""
+
+    def signal(self, holder: str, run_id: str) -> None:
+        """See `DispatchBus.signal`."""
+
+    def on_signal(self, listener: SignalListener) -> None:
+        """See `DispatchBus.on_signal`."""
 
     async def start(self) -> None:
         """See `Bus.start`."""

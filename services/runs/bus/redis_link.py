@@ -27,6 +27,8 @@ ANSWER_SECONDS: Final = 5.0
 """An answer later than this is none; longer than a read waits at the server."""
 FIRST_RETRY_SECONDS: Final = 0.02
 LAST_RETRY_SECONDS: Final = 1.0
+SAID_SECONDS: Final = 5.0
+"""How often the log says at most that the bus came or went: a connection that breaks again and again fills no disk (I35)."""
 _log = get_logger(__name__)
 
 
@@ -65,12 +67,17 @@ def answer_in_time() -> asyncio.Timeout:
 
 
 class BusHealth:
-    """Whether the server answers, said in the log once per change (I34). Every connection tells of itself under a name of its own."""
+    """Whether the server answers, said in the log once per change, but not more often than every 5 seconds (I34). Every connection tells of
+    itself under a name of its own.
+    """
 
     def __init__(self) -> None:
         self._reached = False
         self._failing: set[str] = set()
+        self._why = ""
         self._said: bool | None = None
+        self._changes = 0
+        self._later: asyncio.TimerHandle | None = None
         metrics.UP.set(0)
 
     @property
@@ -80,25 +87,43 @@ class BusHealth:
 
     def answered(self, connection: str) -> None:
         """The server did what it was asked."""
-        self._reached = True
+        before, self._reached = self.is_up, True
         self._failing.discard(connection)
-        self._say("")
+        self._changed(before)
 
     def failed(self, connection: str, error: Exception) -> None:
         """It did not."""
+        before = self.is_up
         self._failing.add(connection)
-        self._say(type(error).__name__)
+        self._why = type(error).__name__
+        self._changed(before)
 
-    def _say(self, why: str) -> None:
+    def close(self) -> None:
+        """Nothing is said any more."""
+        if self._later is not None:
+            self._later.cancel()
+
+    def _changed(self, before: bool) -> None:
         up = self.is_up
-        if self._said is up:
+        if up is before and self._said is not None:
             return
-        self._said = up
         metrics.UP.set(int(up))
+        self._changes += 1
+        if self._later is None:
+            self._say()
+
+    def _say(self) -> None:
+        self._later = None
+        up = self.is_up
+        if up is self._said:
+            return
+        changes, self._changes = self._changes, 0
+        self._said = up
+        self._later = asyncio.get_running_loop().call_later(SAID_SECONDS, self._say)
         if up:
-            _log.info("bus_up")
+            _log.info("bus_up", changes=changes)
         else:
-            _log.warning("bus_away", error=why, meaning="watchers poll the log until it is back")
+            _log.warning("bus_away", error=self._why, changes=changes, meaning="watchers poll the log until it is back")
 
 
 class Backoff:

@@ -1,4 +1,4 @@
-"""Everything this process reads of live notices: one task, one blocking XREAD over the streams that are followed."""
+"""Everything this process reads of live notices and signals: one task, one blocking XREAD over the streams that are followed."""
 
 # pyright: standard
 # redis-py leaves much of what its client takes and returns untyped.
@@ -12,29 +12,47 @@ from redis.asyncio import Redis
 
 from services.runs.bus import metrics
 from services.runs.bus.notices import LIVE_PREFIX, decode, live_key
-from services.runs.bus.port import Listener
+from services.runs.bus.port import Listener, SignalListener
 from services.runs.bus.redis_link import BLOCK_MILLISECONDS, BUS_ERRORS, Backoff, BusHealth, answer_in_time
+from services.runs.bus.redis_sender import Entry
 
 MAX_FOLLOWED: Final = 2_000
 """Runs followed at once; beyond it their watchers poll the log (I35)."""
 MAX_ENTRIES: Final = 8
 """Of one stream in one answer."""
+MAX_SIGNALS: Final = 256
+"""Kept of what is told to one process; a signal that goes is made up for by the next renewal (I35)."""
+SIGNALS_SECONDS: Final = 60
+_RUN: Final = b"run"
 _FROM_THE_START: Final = b"0-0"
 _CONNECTION: Final = "reader"
+
+
+def holder_key(holder: str) -> bytes:
+    """The stream of what is told to one process."""
+    return f"harness:holder:{holder}".encode()
+
+
+def signal_to(holder: str, run_id: str) -> Entry:
+    """What stands in a holder's stream for a run that it has to look at; without a run, for nothing but to be read."""
+    return Entry(
+        holder_key(holder), (_RUN, run_id.encode()) if run_id else (b"look", b""), MAX_SIGNALS, SIGNALS_SECONDS
+    )
 
 
 class Reader:
     """Follows a set of runs that changes while it waits.
 
-    The process has a stream of its own beside them, `control`: an entry there ends the wait, even when it was written before the wait began,
-    so a run that is added is never added too late. `interrupt` writes one.
+    The process has a stream of its own beside them, that of its `holder` id: an entry there ends the wait, even when it was written before the
+    wait began, so a run that is added is never added too late; `interrupt` writes one. An entry that names a run is a signal (I12).
     """
 
-    def __init__(self, client: Redis, health: BusHealth, control: bytes, interrupt: Callable[[], None]) -> None:
+    def __init__(self, client: Redis, health: BusHealth, holder: str, interrupt: Callable[[], None]) -> None:
         self._client = client
         self._health = health
-        self._control = control
+        self._control = holder_key(holder)
         self._interrupt = interrupt
+        self._signalled: SignalListener | None = None
         self._followed: set[str] = set()
         self._outdated = False
         self._listener: Listener | None = None
@@ -42,6 +60,10 @@ class Reader:
     def listen(self, listener: Listener) -> None:
         """Who gets the notices."""
         self._listener = listener
+
+    def on_signal(self, listener: SignalListener) -> None:
+        """Who gets the signals."""
+        self._signalled = listener
 
     def follow(self, run_id: str) -> None:
         """See `LiveBus.follow`."""
@@ -88,8 +110,10 @@ class Reader:
             self._health.answered(_CONNECTION)
             for key, entries in answer or ():
                 positions[key] = entries[-1][0]
-                if key != self._control:
-                    for _, fields in entries:
+                for _, fields in entries:
+                    if key == self._control:
+                        self._pass_on(fields or {})
+                    else:
                         self._deliver(key, fields)
 
     async def _follow_new(self, positions: dict[bytes, bytes]) -> None:
@@ -109,6 +133,12 @@ class Reader:
                 # Whatever was published before this moment lies at or before the newest notice: it says how far the log has to be read.
                 positions[key] = entry_id
                 self._deliver(key, fields)
+
+    def _pass_on(self, fields: dict[bytes, bytes]) -> None:
+        run_id = fields.get(_RUN)
+        if run_id is not None and self._signalled is not None:
+            metrics.SIGNALS.inc()
+            self._signalled(run_id.decode(errors="replace"))
 
     def _deliver(self, key: bytes, fields: dict[bytes, bytes] | None) -> None:
         run_id = key.decode().removeprefix(LIVE_PREFIX)

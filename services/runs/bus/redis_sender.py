@@ -24,34 +24,65 @@ _CONNECTION: Final = "sender"
 _ADD_ALL: Final = """
 local refusals, at = {}, 1
 for _, key in ipairs(KEYS) do
-  local keep, seconds, fields = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
-  local added = redis.pcall('XADD', key, 'MAXLEN', keep, '*', unpack(ARGV, at + 3, at + 2 + fields))
-  if type(added) == 'table' and added.err then
-    refusals[#refusals + 1] = added.err
+  local how, keep, seconds, fields = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  local done
+  if how == 'ack' then
+    done = redis.pcall('XACK', key, ARGV[at + 4], ARGV[at + 5])
+    if type(done) ~= 'table' then done = redis.pcall('XDEL', key, ARGV[at + 5]) end
   else
+    done = redis.pcall('XADD', key, 'MAXLEN', how, keep, '*', unpack(ARGV, at + 4, at + 3 + fields))
+  end
+  if type(done) == 'table' and done.err then
+    refusals[#refusals + 1] = done.err
+  elseif how ~= 'ack' then
     redis.call('EXPIRE', key, seconds)
   end
-  at = at + 3 + fields
+  at = at + 4 + fields
 end
 return refusals
 """
-"""Adds a batch of entries; answers what was refused. One command and one answer for all: packing and parsing two for each entry took more
-of this process than all else that a notice costs."""
+"""Adds a batch of entries, and acknowledges others; answers what was refused. One command and one answer for all: packing and parsing two for
+each entry took more of this process than all else that a notice costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry for one stream: at most `keep` entries stay, and the stream expires `seconds` later."""
+    """One entry for one stream: at most `keep` entries stay, or about as many unless `exactly`, and the stream expires `seconds` later."""
 
     key: bytes
     fields: tuple[bytes, ...]
     keep: int
     seconds: int
+    exactly: bool = True
 
     @property
     def size(self) -> int:
         """Bytes it takes while it waits."""
         return sum(map(len, self.fields)) + _OVERHEAD
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the script takes for it."""
+        return "=" if self.exactly else "~", self.keep, self.seconds, len(self.fields), *self.fields
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An entry of a group that is acknowledged and deleted: it is decided, and nobody reads it again."""
+
+    key: bytes
+    group: str
+    entry_id: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes while it waits."""
+        return _OVERHEAD
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the script takes for it."""
+        return "ack", 0, 0, 2, self.group, self.entry_id
 
 
 class Sender:
@@ -61,7 +92,7 @@ class Sender:
         self._client = client
         self._add_all = client.register_script(_ADD_ALL)
         self._health = health
-        self._queue: deque[Entry] = deque()
+        self._queue: deque[Entry | Settled] = deque()
         self._bytes = 0
         self._filled = asyncio.Event()
 
@@ -70,7 +101,7 @@ class Sender:
         """Bytes that wait."""
         return self._bytes
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: Entry | Settled) -> None:
         """Send it soon. Never blocks, never raises."""
         self._queue.append(entry)
         self._bytes += entry.size
@@ -86,19 +117,25 @@ class Sender:
                 self._filled.clear()
                 await self._filled.wait()
             batch = self._take()
-            try:
-                refusals = await self._send(batch)
-            except BUS_ERRORS as error:
+            # Once more when the server is back: that it was away shows first in what is sent first after that, a signal perhaps.
+            if not await self._try(batch) and not await self._try(batch):
                 metrics.DROPPED_AWAY.inc(len(batch))
-                self._health.failed(_CONNECTION, error)
-                await self._until_back()
-                continue
-            metrics.SENT.inc(len(batch) - len(refusals))
-            if refusals:
-                metrics.DROPPED_REFUSED.inc(len(refusals))
-                self._health.failed(_CONNECTION, refusals[0])
-            else:
-                self._health.answered(_CONNECTION)
+
+    async def _try(self, batch: list[Entry | Settled]) -> bool:
+        """Whether the server took it, or refused it for good; if not, it is back when this returns."""
+        try:
+            refusals = await self._send(batch)
+        except BUS_ERRORS as error:
+            self._health.failed(_CONNECTION, error)
+            await self._until_back()
+            return False
+        metrics.SENT.inc(len(batch) - len(refusals))
+        if refusals:
+            metrics.DROPPED_REFUSED.inc(len(refusals))
+            self._health.failed(_CONNECTION, refusals[0])
+        else:
+            self._health.answered(_CONNECTION)
+        return True
 
     async def _until_back(self) -> None:
         backoff = Backoff()
@@ -113,16 +150,16 @@ class Sender:
                 self._health.answered(_CONNECTION)
                 return
 
-    def _take(self) -> list[Entry]:
+    def _take(self) -> list[Entry | Settled]:
         batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
         self._bytes -= sum(entry.size for entry in batch)
         return batch
 
-    async def _send(self, batch: list[Entry]) -> list[Exception]:
+    async def _send(self, batch: list[Entry | Settled]) -> list[Exception]:
         """What the server answered to entries that it refused, as when its memory is full."""
         arguments: list[Any] = []
         for entry in batch:
-            arguments += (entry.keep, entry.seconds, len(entry.fields), *entry.fields)
+            arguments += entry.arguments
         try:
             async with answer_in_time():
                 refusals: list[bytes] = await self._add_all([entry.key for entry in batch], arguments)

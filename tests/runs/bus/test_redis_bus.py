@@ -35,7 +35,7 @@ def segment(index: int, packed: bytes = b"\n\x00", run_id: str = "r", terminal: 
 )
 def test_i32_a_url_that_cannot_be_one_is_refused_by_name_and_without_its_secrets(url: str) -> None:
     with pytest.raises(ConfigurationError, match="HARNESS_BUS_URL") as error:
-        open_bus(url, "test")
+        open_bus(url, "test", "holder", 5.0)
     assert "secret" not in str(error.value)
 
 
@@ -43,14 +43,14 @@ def test_i32_a_url_that_cannot_be_one_is_refused_by_name_and_without_its_secrets
     "url", ["redis://host:6379/0", "rediss://:pw@host:1/2", "unix:///run/bus.sock", "redis://host"]
 )
 async def test_a_url_that_can_be_one_is_not_dialled_before_the_start(url: str) -> None:
-    bus = open_bus(url, "test")
+    bus = open_bus(url, "test", "holder", 5.0)
     assert isinstance(bus, RedisBus)
     assert not bus.is_up
     await bus.close()
 
 
 def test_no_url_is_no_bus() -> None:
-    assert isinstance(open_bus(None, "test"), NoBus)
+    assert isinstance(open_bus(None, "test", "holder", 5.0), NoBus)
 
 
 def test_a_notice_comes_back_as_it_was_and_a_large_one_without_its_events() -> None:

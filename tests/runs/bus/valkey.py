@@ -28,6 +28,7 @@ class ValkeyServer:
         # The path of a socket must be short, which pytest's own folders are not.
         self._folder = Path(tempfile.mkdtemp(prefix="vk-"))
         self._socket = self._folder / "s"
+        self.socket = str(self._socket)
         self.url = f"unix://{self._socket}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -52,6 +53,18 @@ class ValkeyServer:
                 return
         process.wait()
         raise AssertionError(f"valkey-server ended with {process.returncode}: {said.decode()}")
+
+    def start_again(self) -> None:
+        """As `start`, unless it runs; one that stands still goes on."""
+        if self._process is None:
+            self.start()
+        else:
+            self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nobody until it is told to go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         """SIGKILL; it is gone when this returns. Repeating it is harmless."""
