@@ -5,6 +5,7 @@ Both sides measure on their own monotonic clock and never compare wall clocks of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +16,16 @@ STOP_SHARE: Final = 0.6
 """A holder stops this share of the TTL after it sent its last successful renewal: it spares takeovers, safety does not rest on it."""
 RENEW_SHARE: Final = 0.3
 """A holder renews once this share of the TTL has passed, so that a run shorter than that never does."""
+LEAST_DETACH_GRACE_SECONDS: Final = 60
+_TAKING_SECONDS: Final = 1.0
+"""From the moment a lease is seen to be dead to the call that attaches, at most, while stores and runtime answer (I9)."""
+
+
+def detach_grace_seconds(ttl: float, sweep_interval: float) -> int:
+    """Seconds for which a runtime goes on with a run nobody follows: three takeovers, or none could come in time where leases are long
+    (worker protocol, AttachRun).
+    """
+    return max(LEAST_DETACH_GRACE_SECONDS, math.ceil(3 * (ttl + sweep_interval + _TAKING_SECONDS)))
 
 
 @dataclass(slots=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.adapter.v1 import adapter_service_pb2
+from harness.runtime.v1 import runtime_pb2
 from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.clients.sessions import Binding
 from services.runs.engine import Engine, binding_fence, fence_of
+from services.runs.lease import detach_grace_seconds
 from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
@@ -73,9 +75,7 @@ async def with_session(engine: Engine, run: Run, binding: Binding, plan: Plan, i
     if plan.in_sandbox or not plan.names_sessions or binding.native_session_id:
         return binding
     fence = fence_of(run, issued.runtime_generation)
-    request = adapter_service_pb2.OpenSessionRequest(
-        fence=fence, context=plan.runtime_context("", engine.settings.state_facade_address)
-    )
+    request = adapter_service_pb2.OpenSessionRequest(fence=fence, context=_context(engine, plan, ""))
     native_session_id = await patiently(
         engine.clock,
         engine.settings.reattach_seconds,
@@ -113,7 +113,7 @@ async def _create(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Iss
 
 async def make_in_host(engine: Engine, run: Run, binding: Binding, plan: Plan, issued: Issued) -> str:
     """Make the runtime of the generation at the address, or find it; the incarnation that has it. Whose it has to be, the caller says."""
-    context = plan.runtime_context(binding.native_session_id, engine.settings.state_facade_address)
+    context = _context(engine, plan, binding.native_session_id)
     host, fence = plan.host(issued.address), fence_of(run, issued.runtime_generation)
     # Idempotent, so a host that is just being replaced is waited for.
     return await patiently(
@@ -121,6 +121,16 @@ async def make_in_host(engine: Engine, run: Run, binding: Binding, plan: Plan, i
         engine.settings.reattach_seconds,
         lambda: engine.runtimes.create(host, fence, context, engine.settings.runtime_start_seconds),
     )
+
+
+def _context(engine: Engine, plan: Plan, native_session_id: str) -> runtime_pb2.RuntimeContext:
+    """What holds for the life of the runtime: the plan's, and how long it goes on with a run whose executor was lost (I9)."""
+    settings = engine.settings
+    context = plan.runtime_context(native_session_id, settings.state_facade_address)
+    context.limits.detach_grace_seconds = detach_grace_seconds(
+        settings.lease_ttl_seconds, settings.sweep_interval_seconds
+    )
+    return context
 
 
 async def _in_sandbox(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Placed:
@@ -139,7 +149,7 @@ async def _acquire(engine: Engine, run: Run, binding: Binding, plan: Plan, *, re
         fence=fence_of(run, binding.runtime_generation),
         harness_id=run.harness_id,
         profile_id=run.profile_id,
-        context=plan.runtime_context(binding.native_session_id, engine.settings.state_facade_address),
+        context=_context(engine, plan, binding.native_session_id),
         reuse_only=reuse_only,
     )
     return await engine.runtimes.acquire_sandbox(request, engine.settings.runtime_start_seconds)

@@ -79,12 +79,13 @@ def frames(response: httpx.Response) -> Generator[Frame]:
         buffer += chunk
         while (end := buffer.find(b"\n\n")) >= 0:
             raw, buffer = buffer[: end + 2], buffer[end + 2 :]
-            frame = _frame(raw)
+            frame = frame_of(raw)
             if frame is not None:
                 yield frame
 
 
-def _frame(raw: bytes) -> Frame | None:
+def frame_of(raw: bytes) -> Frame | None:
+    """The event of a frame; None for a comment."""
     fields = dict(line.split(b": ", 1) for line in raw.strip().split(b"\n") if b": " in line and line[:1] != b":")
     if b"event" not in fields:
         return None

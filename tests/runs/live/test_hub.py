@@ -118,8 +118,10 @@ async def test_i7_what_is_deleted_while_it_is_waited_for_is_an_expired_cursor(lo
     hub = LiveHub(log, NoBus(), executes_here=lambda _: False, poll_seconds=3600)
     run = RunLog(log)
     await run.append(2)
-    waiting = [asyncio.create_task(watched(hub, 2)), asyncio.create_task(hub.page("r", 2, 3600, 10))]
-    waiting.append(asyncio.create_task(hub.wait_terminal("r", 3600)))
+    waiting: list[asyncio.Future[object]] = [
+        asyncio.ensure_future(ask)
+        for ask in (watched(hub, 2), hub.page("r", 2, 3600, 10), hub.wait_terminal("r", 3600))
+    ]
     await settled(lambda: hub.followed == 1)
     await hub.wait_terminal("r", 0)  # opens the follower for all of them
     # All of this was done elsewhere, and no notice came through.
