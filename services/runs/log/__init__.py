@@ -29,4 +29,10 @@ async def open_segment_log(store: RecordStore) -> SegmentLog:
     """The log beside these records: in the same database, sharing its commits, closed with it."""
     if isinstance(store, SqliteRecordStore):
         return await SqliteSegmentLog.open(store.engine)
+    # The driver is loaded by those alone who use it.
+    from services.common.store.mongo_records import MongoRecordStore
+    from services.runs.log.mongo import MongoSegmentLog
+
+    if isinstance(store, MongoRecordStore):
+        return await MongoSegmentLog.open(store.engine)
     raise StoreRefused(f"no event log for a {type(store).__name__}")

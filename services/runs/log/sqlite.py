@@ -7,17 +7,14 @@ from typing import Any, Final
 
 import orjson
 
-from services.common.store import DocumentTooLarge, InvalidDocument, InvalidQuery
 from services.common.store.sqlite_engine import SqliteEngine
+from services.runs.log.bounds import check_bound, checked_state, does_not_follow
 from services.runs.log.port import (
     MAX_DELETE,
-    MAX_HEADER_BYTES,
     MAX_HEADERS,
     MAX_READ_BYTES,
     MAX_READ_SEGMENTS,
-    MAX_SEGMENT_BYTES,
     Appended,
-    BrokenLog,
     DuplicateSegment,
     Segment,
     SegmentHeader,
@@ -75,7 +72,7 @@ class SqliteSegmentLog:
 
     async def append(self, header: SegmentHeader, events: bytes) -> Appended | DuplicateSegment:
         """See `SegmentLog.append`."""
-        state = _checked_state(header, events)
+        state = checked_state(header, events)
         row = (
             header.run_id,
             header.index,
@@ -101,7 +98,7 @@ class SqliteSegmentLog:
 
     async def headers(self, run_id: str, from_index: int = 1, limit: int = MAX_HEADERS) -> list[SegmentHeader]:
         """See `SegmentLog.headers`."""
-        _check("limit", limit, 1, MAX_HEADERS)
+        check_bound("limit", limit, 1, MAX_HEADERS)
         values = (run_id, from_index, limit)
         return await self._engine.read(
             lambda connection: [_header(row) for row in connection.execute(_HEADERS, values)]
@@ -116,15 +113,15 @@ class SqliteSegmentLog:
         limit: int = MAX_READ_SEGMENTS,
     ) -> list[Segment]:
         """See `SegmentLog.read`."""
-        _check("after_sequence", after_sequence, 0, (1 << 31) - 1)
-        _check("max_bytes", max_bytes, 1, MAX_READ_BYTES)
-        _check("limit", limit, 1, MAX_READ_SEGMENTS)
+        check_bound("after_sequence", after_sequence, 0, (1 << 31) - 1)
+        check_bound("max_bytes", max_bytes, 1, MAX_READ_BYTES)
+        check_bound("limit", limit, 1, MAX_READ_SEGMENTS)
         values = (run_id, after_sequence, limit)
         return await self._engine.read(lambda connection: _segments(connection.execute(_READ, values), max_bytes))
 
     async def delete(self, run_id: str, limit: int = MAX_DELETE) -> int:
         """See `SegmentLog.delete`."""
-        _check("limit", limit, 1, MAX_DELETE)
+        check_bound("limit", limit, 1, MAX_DELETE)
         return await self._engine.write(lambda connection: connection.execute(_DELETE, (run_id, limit)).rowcount)
 
 
@@ -141,32 +138,7 @@ def _append(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Appended | 
     existing = connection.execute(_ONE, (run_id, index)).fetchone()
     if existing is not None:
         return DuplicateSegment(_header(existing))
-    # I7: a log without gaps is a property of the log, not only of who writes it.
-    raise BrokenLog(f"run {run_id}: segment {index} from sequence {first} does not follow on from segment {index - 1}")
-
-
-def _checked_state(header: SegmentHeader, events: bytes) -> bytes:
-    follows = header.index >= 1 and 1 <= header.first_sequence <= header.last_sequence + 1
-    starts = header.index > 1 or header.first_sequence == 1
-    if not follows or not starts or (header.is_seal and events):
-        raise BrokenLog(
-            f"run {header.run_id}: segment {header.index} cannot hold sequences {header.first_sequence} to "
-            f"{header.last_sequence} in {len(events)} bytes"
-        )
-    try:
-        state = orjson.dumps(header.state)
-    except TypeError as error:
-        raise InvalidDocument(f"run {header.run_id}: the segment's state is not JSON-safe: {error}") from error
-    if len(state) > MAX_HEADER_BYTES:
-        raise DocumentTooLarge(f"run {header.run_id}: the segment's state", len(state), MAX_HEADER_BYTES)
-    if len(events) > MAX_SEGMENT_BYTES:
-        raise DocumentTooLarge(f"run {header.run_id}: the segment", len(events), MAX_SEGMENT_BYTES)
-    return state
-
-
-def _check(what: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InvalidQuery(f"{what} {value} is not within {least} to {most}")
+    raise does_not_follow(run_id, index, first)
 
 
 def _header(row: tuple[Any, ...]) -> SegmentHeader:
