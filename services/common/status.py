@@ -35,7 +35,8 @@ _PLAIN: dict[grpc.StatusCode, tuple[Reason, str]] = {
     grpc.StatusCode.UNAVAILABLE: (Reason.UNAVAILABLE, "A service this needs cannot be reached now; try again."),
     grpc.StatusCode.DEADLINE_EXCEEDED: (Reason.DEADLINE_EXCEEDED, "A service this needs did not answer in time."),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (Reason.CAPACITY, "A service this needs is at its limit; try again."),
-    grpc.StatusCode.CANCELLED: (Reason.CANCELLED, "The call was cancelled."),
+    # Not by us, which is no `AioRpcError`: the peer stopped, or its connection was cut, with the call in hand (I34).
+    grpc.StatusCode.CANCELLED: (Reason.UNAVAILABLE, "A service this needs broke off the call; try again."),
     grpc.StatusCode.UNIMPLEMENTED: (
         Reason.UNIMPLEMENTED,
         "A service this needs does not know the operation: its version does not fit.",

@@ -3,6 +3,8 @@
 import string
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
@@ -19,7 +21,7 @@ from services.common.errors import (
     http_status,
     not_found,
 )
-from services.common.status import from_status, to_status
+from services.common.status import from_rpc_error, from_status, to_status
 
 # REST API, "Codes": the statuses clients were promised.
 PROMISED = {
@@ -126,6 +128,12 @@ def test_i22_a_status_of_another_domain_is_not_quoted() -> None:
     error = from_status(status)
     assert error.reason is Reason.INTERNAL
     assert "canary" not in f"{error!r} {error.metadata}"
+
+
+def test_i34_a_call_that_a_stopping_peer_gave_up_is_worth_repeating() -> None:
+    nothing = grpc.aio.Metadata()
+    given_up = from_rpc_error(grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, nothing, nothing, "CANCELLED"))
+    assert (given_up.reason, given_up.retryable) == (Reason.UNAVAILABLE, True)
 
 
 def test_i35_an_error_is_bounded() -> None:
