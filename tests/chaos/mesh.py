@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,10 +34,9 @@ class Member:
 
 @dataclass(slots=True)
 class ChaosMesh:
-    """A running mesh. `extra` says what processes it has beside those of its supervisor."""
+    """A running mesh."""
 
     mesh: RunningMesh
-    extra: list[Callable[[], Member]] = field(default_factory=list[Callable[[], Member]])
     lives: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """Runs processes, by name and pid, and how each names itself on the leases it holds."""
 
@@ -61,13 +60,15 @@ class ChaosMesh:
 
     def members(self, service: str = "") -> list[Member]:
         """All processes, or those of one service, also the ones that do not run."""
-        found: list[Member] = []
-        for entry in self.mesh.state["processes"]:
-            name, replica = str(entry["service"]), int(entry["replica"])
-            kind = "adapter" if name.startswith("adapter-") else name
-            full = name if replica == 0 else f"{name}-{replica}"
-            found.append(Member(full, kind, int(entry["pid"]), str(entry["address"])))
-        found += [extra() for extra in self.extra]
+        found = [
+            Member(
+                str(entry["name"]),
+                "adapter" if str(entry["service"]).startswith("adapter-") else str(entry["service"]),
+                int(entry["pid"]),
+                str(entry["address"]),
+            )
+            for entry in self.mesh.state["processes"]
+        ]
         return [member for member in found if not service or member.service == service]
 
     def life_of(self, member: Member) -> str:
@@ -99,7 +100,7 @@ class ChaosMesh:
         return (self.mesh.data_dir / "secrets" / "service-token").read_text("utf-8").strip()
 
     @asynccontextmanager
-    async def watch(self, member: Member, subject: str) -> AsyncGenerator[run_service_pb2_grpc.RunServiceStub]:
+    async def stub_of(self, member: Member) -> AsyncGenerator[run_service_pb2_grpc.RunServiceStub]:
         """A stub of exactly this runs process, for callers that add `metadata`."""
         async with grpc.aio.insecure_channel(member.address) as channel:
             yield run_service_pb2_grpc.RunServiceStub(channel)
@@ -125,7 +126,7 @@ class ChaosMesh:
             conversation_id=f"probe-{os.urandom(8).hex()}",
             message=json.dumps({"n": 1, "delay": 0.3}),
         )
-        async with self.watch(member, PROBE_SUBJECT) as stub:
+        async with self.stub_of(member) as stub:
             try:
                 started = await stub.StartRun(request, timeout=5, metadata=self.metadata(PROBE_SUBJECT))
             except grpc.aio.AioRpcError:  # it is not there yet, or another fault came in between: asked again

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import AsyncGenerator, Generator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,6 @@ from tests.chaos.disk import SmallDisk
 from tests.chaos.faults import Faults
 from tests.chaos.mesh import ChaosMesh
 from tests.chaos.plan import Kind, Possible
-from tests.chaos.replica import second_replicas
 from tests.chaos.report import Result
 from tests.chaos.sockets import can_cut
 from tests.support.mesh import RunningMesh, running_mesh
@@ -54,16 +53,16 @@ async def run_campaign(asked: Asked, means: Means, say: Say) -> Result:
         kept = means.folder / "kept-store"
         disk = stack.enter_context(_small_disk(data_dir / "store", kept))
         mesh = stack.enter_context(_mesh(data_dir, journal, means))
-        async with _replicas(mesh, means.replicas) as chaos_mesh:
-            left_out, kinds = _possible(disk)
-            faults = Faults(chaos_mesh, means.ttl, disk if isinstance(disk, SmallDisk) else None)
-            possible = Possible(kinds, store_process=False, interrupts=False)
-            campaign = Campaign(asked, chaos_mesh, faults, possible, journal, say)
-            result = await campaign.run()
-            result.left_out += left_out
-            if not result.violations:
-                kept.touch()  # there is nothing to be looked into
-            return result
+        chaos_mesh = ChaosMesh(mesh)
+        left_out, kinds = _possible(disk)
+        faults = Faults(chaos_mesh, means.ttl, disk if isinstance(disk, SmallDisk) else None)
+        possible = Possible(kinds, store_process=False, interrupts=False)
+        campaign = Campaign(asked, chaos_mesh, faults, possible, journal, say)
+        result = await campaign.run()
+        result.left_out += left_out
+        if not result.violations:
+            kept.touch()  # there is nothing to be looked into
+        return result
 
 
 def _possible(disk: SmallDisk | str) -> tuple[list[str], frozenset[Kind]]:
@@ -90,20 +89,12 @@ def _mesh(data_dir: Path, journal: Path, means: Means) -> Generator[RunningMesh]
     operator_file = means.folder / "harness.yaml"
     operator_file.write_text(OPERATOR_FILE.format(address=layout_of(data_dir).socket("adapter-reference")), "utf-8")
     environment = {JOURNAL: str(journal), "HARNESS_LEASE_TTL_SECONDS": f"{means.ttl:g}"}
-    with running_mesh(data_dir, ["--config", str(operator_file)], environment) as mesh:
+    replicas = ",".join(f"{service}={means.replicas}" for service in ("runs", "sessions", "catalog", "gateway"))
+    arguments = ["--config", str(operator_file), "--replicas", replicas]
+    with running_mesh(data_dir, arguments, environment) as mesh:
         try:
             yield mesh
         finally:
             for handle in mesh.handles():  # a process that a failed campaign left stopped could not end by itself
                 handle.kill(signal.SIGCONT)
                 handle.close()
-
-
-@asynccontextmanager
-async def _replicas(mesh: RunningMesh, replicas: int) -> AsyncGenerator[ChaosMesh]:
-    async with AsyncExitStack() as stack:
-        chaos_mesh = ChaosMesh(mesh)
-        if replicas > 1:
-            for replica in await stack.enter_async_context(second_replicas(mesh)):
-                chaos_mesh.extra.append(replica.member)
-        yield chaos_mesh

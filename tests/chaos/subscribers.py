@@ -99,7 +99,7 @@ class Subscribers:
             leave_after = dice.choice((1, 3, 10, 1000, 1000))
             seen.connections += 1
             request = run_service_pb2.WatchRunRequest(run_id=seen.run_id, after=seen.last)
-            async with self.mesh.watch(member, self.subject) as stub:
+            async with self.mesh.stub_of(member) as stub:
                 call = stub.WatchRun(request, metadata=self.mesh.metadata(self.subject), timeout=SILENT_SECONDS)
                 try:
                     async for response in call:

@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.run.v1 import run_service_pb2
 from tests.chaos.judge import violations_of
+from tests.chaos.mesh import ChaosMesh
 from tests.chaos.recorded import Recorded
-from tests.chaos.replica import second_replicas
 from tests.chaos.stored import StoredMesh
 from tests.e2e.turns import conversation, frames, save_agent, start, start_body, start_when_possible, watch
 from tests.support.mesh import PATIENCE_SECONDS, TOKEN, RunningMesh, poll_until, running_mesh
@@ -106,29 +107,29 @@ async def test_i5_i12_clear_start_and_cancel_in_the_same_moment(mesh: RunningMes
 
 
 async def test_i7_i10_an_executor_that_slept_past_its_lease_writes_nothing(tmp_path: Path) -> None:
-    with running_mesh(tmp_path / "mesh") as mesh:
+    with running_mesh(tmp_path / "mesh", ["--replicas", "sessions=2,runs=2"]) as mesh, mesh.client(SUBJECT) as client:
         stored = StoredMesh(mesh.data_dir)
-        async with second_replicas(mesh) as replicas:
-            other = f"http://{replicas[-1].member().address}"
-            with mesh.client(SUBJECT) as client:
-                run_id = start(client, save_agent(client), {"n": 100, "rate": 10}, conversation())
-                with client.stream("GET", f"/api/v1/runs/{run_id}/events/stream") as response:
-                    assert [frame.sequence for frame, _ in zip(frames(response), range(3), strict=False)] == [1, 2, 3]
-            sleeper = mesh.pid("runs")
-            os.kill(sleeper, signal.SIGSTOP)
-            try:
-                # The second replica seals the log for itself and goes on with it.
-                await asyncio.to_thread(
-                    poll_until,
-                    lambda: any(s.run_generation > 1 and s.events for s in stored.segments(run_id)),
-                    "a takeover",
-                )
-            finally:
-                os.kill(sleeper, signal.SIGCONT)
-            await asyncio.to_thread(settled, stored)
-            with mesh.client(SUBJECT) as client, httpx.Client(base_url=other, headers=client.headers) as second:
-                events = [frame.raw for frame in watch(client, run_id)]
-                assert events == [frame.raw for frame in watch(second, run_id)]
+        chaos = ChaosMesh(mesh)
+        body = start_body(save_agent(client), {"n": 100, "rate": 10}, conversation())
+        async with chaos.stub_of(next(member for member in chaos.members("runs") if member.name == "runs")) as stub:
+            started = await stub.StartRun(
+                run_service_pb2.StartRunRequest(**body), metadata=chaos.metadata(SUBJECT), timeout=PATIENCE_SECONDS
+            )
+        run_id = started.run.run_id
+        with client.stream("GET", f"/api/v1/runs/{run_id}/events/stream") as response:
+            assert [frame.sequence for frame, _ in zip(frames(response), range(3), strict=False)] == [1, 2, 3]
+        sleeper = mesh.pid("runs")  # it was started there, so it is executed there
+        os.kill(sleeper, signal.SIGSTOP)
+        try:
+            # The second replica seals the log for itself and goes on with it.
+            await asyncio.to_thread(
+                poll_until,
+                lambda: any(s.run_generation > 1 and s.events for s in stored.segments(run_id)),
+                "a takeover",
+            )
+        finally:
+            os.kill(sleeper, signal.SIGCONT)
+        await asyncio.to_thread(settled, stored)
         assert [event.kind for event in stored.log(run_id)] == [
             "run.started", *(["content.delta"] * 100), "run.completed"
         ]  # fmt: skip
