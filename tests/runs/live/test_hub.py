@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ async def test_i7_what_is_deleted_while_it_is_waited_for_is_an_expired_cursor(lo
     hub = LiveHub(log, NoBus(), executes_here=lambda _: False, poll_seconds=3600)
     run = RunLog(log)
     await run.append(2)
-    waiting: list[asyncio.Future[object]] = [
+    waiting: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(ask)
         for ask in (watched(hub, 2), hub.page("r", 2, 3600, 10), hub.wait_terminal("r", 3600))
     ]
