@@ -1,4 +1,4 @@
-"""`make chaos N=1000 [SEED=7] [REPLICAS=2] [MESHES=2] [TTL=5]`: that many faults, and what they broke.
+"""`make chaos N=1000 [SEED=7] [STORE=mongodb] [REPLICAS=2] [MESHES=2] [TTL=5]`: that many faults, and what they broke.
 
 Several meshes share the points between them and run beside each other. Exit code 1 means a violation; the folder of the run is kept then.
 """
@@ -12,22 +12,13 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from tests.chaos.campaign import Asked
 from tests.chaos.report import Result
 from tests.chaos.session import Means, run_campaign
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The points of one mesh among several."""
-
-    number: int
-    of: int
-    seed: int
-    numbers: list[int]
 
 
 def main() -> int:
@@ -38,9 +29,12 @@ def main() -> int:
     if given.share:
         share, of = (int(part) for part in given.share.split("/"))
         asked = Asked(given.seed, numbers[share::of], given.check_every, given.ttl)
-        result = asyncio.run(
-            run_campaign(asked, Means(folder, given.ttl, given.replicas), lambda line: _say(f"[{share}] {line}"))
-        )
+        means = Means(folder, given.ttl, given.replicas, given.store)
+        try:
+            result = asyncio.run(run_campaign(asked, means, lambda line: _say(f"[{share}] {line}")))
+        except pytest.skip.Exception as reason:  # there is no server for the store
+            _say(str(reason))
+            return 2
         (folder / "result.json").write_text(json.dumps(result.to_document()), "utf-8")
         return 1 if result.violations else 0
     _say(
@@ -67,6 +61,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--points", type=int, default=60)
     parser.add_argument("--first", type=int, default=0, help="number of the first point")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--store", choices=("sqlite", "mongodb"), default="sqlite")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--meshes", type=int, default=2, help="meshes beside each other, which share the points")
     parser.add_argument("--ttl", type=float, default=5.0, help="seconds of a lease on a run")
@@ -84,7 +79,7 @@ async def _all(given: argparse.Namespace, folder: Path) -> Result:
         await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.chaos", "--share", f"{number}/{given.meshes}", "--data-dir", str(each),
             "--points", str(given.points), "--first", str(given.first), "--seed", str(given.seed), "--ttl", str(given.ttl),
-            "--replicas", str(given.replicas), "--check-every", str(given.check_every),
+            "--replicas", str(given.replicas), "--store", given.store, "--check-every", str(given.check_every),
         )
         for number, each in enumerate(folders)
     ]  # fmt: skip
@@ -102,7 +97,7 @@ def _result_of(path: Path) -> Result:
 def _again(given: argparse.Namespace, folder: Path, result: Result) -> str:
     return (
         f"The folder is kept: {folder}. To have the same points again: make chaos N={given.points} SEED={given.seed} "
-        f"FIRST={given.first} MESHES={given.meshes} REPLICAS={given.replicas} TTL={given.ttl:g}"
+        f"FIRST={given.first} STORE={given.store} MESHES={given.meshes} REPLICAS={given.replicas} TTL={given.ttl:g}"
     )
 
 

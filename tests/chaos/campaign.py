@@ -68,7 +68,7 @@ class Campaign:
     async def run(self) -> Result:
         """All points, judged."""
         stores = self.mesh.stores()
-        tower = Tower(stores, stores.kept_open)
+        tower = Tower(stores)
         with self.mesh.mesh.client(SUBJECT) as client:
             agents = [save_agent(client, agent=f"agent-{self.asked.seed}-{number}") for number in range(AGENTS)]
         began = time.monotonic()

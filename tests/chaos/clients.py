@@ -100,13 +100,16 @@ class Clients:
         answer = await self._call(dice, "DELETE", f"/api/v1/runs/{run_id}", None)
         if answer is not None and answer.status_code == 200:
             # I12: whatever else is going on, the terminal is in the log by now.
-            self.recorded.cancelled(run_id, answer.json()["data"], StoredMesh(self.mesh.stores()))
+            await self._cancelled(run_id, answer.json()["data"])
 
     async def _cancel_active(self, dice: random.Random, agent: str, talk: str) -> None:
         body = {"agent_id": agent, "conversation_id": talk}
         answer = await self._call(dice, "POST", "/api/v1/runs/cancel-active", body)
         if answer is not None and answer.status_code == 200 and answer.json()["data"]["run_id"]:
-            self.recorded.cancelled(answer.json()["data"]["run_id"], None, StoredMesh(self.mesh.stores()))
+            await self._cancelled(answer.json()["data"]["run_id"], None)
+
+    async def _cancelled(self, run_id: str, answer: dict[str, Any] | None) -> None:
+        await asyncio.to_thread(self.recorded.cancelled, run_id, answer, StoredMesh(self.mesh.stores()))
 
     async def _clear(self, dice: random.Random, agent: str, talk: str) -> None:
         body = {"agent_id": agent, "conversation_id": talk}

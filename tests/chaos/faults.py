@@ -174,8 +174,8 @@ class Faults:
         if self.disk is None:
             return
         # The log of what is written is made small first: what it has would take more writes before any needs room.
-        for service in ("runs", "sessions", "catalog"):
-            with closing(sqlite3.connect(self.mesh.store_file(service), timeout=0)) as connection:
+        for file in [each for each in self.disk.folder.glob("*.sqlite*") if each.suffix in (".sqlite", ".sqlite3")]:
+            with closing(sqlite3.connect(file, timeout=0)) as connection:
                 try:
                     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                 except sqlite3.OperationalError:  # a group is being written; then it takes a little longer

@@ -15,7 +15,9 @@ import grpc
 import grpc.aio
 
 from harness.run.v1 import run_service_pb2, run_service_pb2_grpc
-from tests.chaos.stored import SqliteStores
+from tests.chaos.store_server import StoreServer
+from tests.chaos.stored import SqliteStores, Stores
+from tests.chaos.stored_mongo import MongoStores
 from tests.support.mesh import RunningMesh
 
 PROBE_SUBJECT: Final = "chaos-probe"
@@ -34,9 +36,10 @@ class Member:
 
 @dataclass(slots=True)
 class ChaosMesh:
-    """A running mesh."""
+    """A running mesh, and the server its records are on when that is a process of its own."""
 
     mesh: RunningMesh
+    server: StoreServer | None = None
     lives: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """Runs processes, by name and pid, and how each names itself on the leases it holds."""
 
@@ -54,9 +57,9 @@ class ChaosMesh:
         """The embedded store of a service."""
         return self.mesh.data_dir / "store" / f"{service}.sqlite3"
 
-    def stores(self) -> SqliteStores:
-        """Its stores, to be read."""
-        return SqliteStores(self.mesh.data_dir / "store")
+    def stores(self) -> Stores:
+        """Its stores, to be read; each time by connections of their own."""
+        return SqliteStores(self.mesh.data_dir / "store") if self.server is None else MongoStores(self.server.url)
 
     def members(self, service: str = "") -> list[Member]:
         """All processes, or those of one service, also the ones that do not run."""
@@ -69,6 +72,8 @@ class ChaosMesh:
             )
             for entry in self.mesh.state["processes"]
         ]
+        if self.server is not None and self.server.restarts:
+            found.append(Member("store", "store", self.server.pid, self.server.url))
         return [member for member in found if not service or member.service == service]
 
     def life_of(self, member: Member) -> str:
@@ -120,7 +125,7 @@ class ChaosMesh:
                         self.lives[member.name, member.pid] = holder
             await asyncio.sleep(4 * LOOK_SECONDS)
 
-    async def _holder_of_a_start(self, member: Member, agent: str, stores: SqliteStores) -> str:
+    async def _holder_of_a_start(self, member: Member, agent: str, stores: Stores) -> str:
         request = run_service_pb2.StartRunRequest(
             agent_id=agent,
             conversation_id=f"probe-{os.urandom(8).hex()}",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from tests.chaos.mesh import ChaosMesh
 from tests.chaos.plan import Kind, Possible
 from tests.chaos.report import Result
 from tests.chaos.sockets import can_cut
+from tests.chaos.store_server import StoreServer, store_server
 from tests.support.mesh import RunningMesh, running_mesh
 
 OPERATOR_FILE: Final = """\
@@ -37,38 +39,52 @@ adapters:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a mesh is made with. `replicas` of runs, sessions, catalog and gateway."""
+    """What a mesh is made with. `replicas` of runs, sessions, catalog and gateway; `store` is `sqlite` or `mongodb`."""
 
     folder: Path
     ttl: float
     replicas: int
+    store: str = "sqlite"
 
 
 async def run_campaign(asked: Asked, means: Means, say: Say) -> Result:
     """A mesh, a campaign on it, and the mesh's end."""
     means.folder.mkdir(parents=True, exist_ok=True)
-    data_dir, journal = means.folder / "mesh", means.folder / "starts.jsonl"
+    journal, kept = means.folder / "starts.jsonl", means.folder / "kept-store"
     journal.touch()
-    with ExitStack() as stack:
-        kept = means.folder / "kept-store"
-        disk = stack.enter_context(_small_disk(data_dir / "store", kept))
-        mesh = stack.enter_context(_mesh(data_dir, journal, means))
-        chaos_mesh = ChaosMesh(mesh)
-        left_out, kinds = _possible(disk)
+    async with AsyncExitStack() as stack:
+        disk = stack.enter_context(_small_disk(means.folder / "mesh" / "store", kept))
+        server = None
+        if means.store == "mongodb":
+            named = os.environ.get("MONGO_TEST_URI", "")
+            server = await stack.enter_async_context(store_server(means.folder / "mesh" / "store", named))
+        mesh = stack.enter_context(_mesh(journal, means, server))
+        chaos_mesh = ChaosMesh(mesh, server)
+        left_out, possible = _possible(disk, server)
         faults = Faults(chaos_mesh, means.ttl, disk if isinstance(disk, SmallDisk) else None)
-        possible = Possible(kinds, store_process=False, interrupts=False)
-        campaign = Campaign(asked, chaos_mesh, faults, possible, journal, say)
-        result = await campaign.run()
+        result = await Campaign(asked, chaos_mesh, faults, possible, journal, say).run()
         result.left_out += left_out
         if not result.violations:
             kept.touch()  # there is nothing to be looked into
         return result
 
 
-def _possible(disk: SmallDisk | str) -> tuple[list[str], frozenset[Kind]]:
-    reasons = {Kind.CUT: can_cut(), Kind.FULL: disk if isinstance(disk, str) else ""}
+def _possible(disk: SmallDisk | str, server: StoreServer | None) -> tuple[list[str], Possible]:
+    elsewhere = server is not None and not server.restarts
+    reasons = {
+        Kind.CUT: can_cut(),
+        Kind.FULL: disk
+        if isinstance(disk, str)
+        else "the database is on a server that is not ours"
+        if elsewhere
+        else "",
+    }
     left_out = [f"{kind.value}: {reason}" for kind, reason in reasons.items() if reason]
-    return left_out, frozenset(kind for kind in Kind if not reasons.get(kind))
+    if elsewhere:
+        left_out.append("kill and stop of the store: the server is not ours")
+    # Only a file can be locked by another process; a server is killed and stopped instead.
+    kinds = frozenset(kind for kind in Kind if not reasons.get(kind) and not (server and kind is Kind.LOCK))
+    return left_out, Possible(kinds, store_process=server is not None and server.restarts, interrupts=False)
 
 
 @contextmanager
@@ -85,13 +101,14 @@ def _small_disk(folder: Path, kept: Path) -> Generator[SmallDisk | str]:
 
 
 @contextmanager
-def _mesh(data_dir: Path, journal: Path, means: Means) -> Generator[RunningMesh]:
-    operator_file = means.folder / "harness.yaml"
+def _mesh(journal: Path, means: Means, server: StoreServer | None) -> Generator[RunningMesh]:
+    data_dir, operator_file = means.folder / "mesh", means.folder / "harness.yaml"
     operator_file.write_text(OPERATOR_FILE.format(address=layout_of(data_dir).socket("adapter-reference")), "utf-8")
     environment = {JOURNAL: str(journal), "HARNESS_LEASE_TTL_SECONDS": f"{means.ttl:g}"}
+    if server is not None:
+        environment["HARNESS_STORE_URL"] = server.url
     replicas = ",".join(f"{service}={means.replicas}" for service in ("runs", "sessions", "catalog", "gateway"))
-    arguments = ["--config", str(operator_file), "--replicas", replicas]
-    with running_mesh(data_dir, arguments, environment) as mesh:
+    with running_mesh(data_dir, ["--config", str(operator_file), "--replicas", replicas], environment) as mesh:
         try:
             yield mesh
         finally:

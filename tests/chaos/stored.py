@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Generator, Iterable
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,7 +14,7 @@ from harness.run.v1 import run_service_pb2
 
 OPEN: Final = ("queued", "running")
 TERMINALS: Final = ("run.completed", "run.failed", "run.cancelled", "run.interrupted")
-_COLUMNS: Final = "id, run_id, number, first_sequence, last_sequence, run_generation, state, events"
+_COLUMNS: Final = "run_id, number, first_sequence, last_sequence, run_generation, state, events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,8 @@ class LoggedEvent:
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """A segment as the log has it; `position` rises with every append to the log."""
+    """A segment as the log has it."""
 
-    position: int
     run_id: str
     index: int
     first_sequence: int
@@ -75,8 +74,12 @@ class Stores(Protocol):
         """The whole log, run by run, in order."""
         ...
 
-    def segments_after(self, position: int) -> list[StoredSegment]:
-        """What was appended to the log after a position."""
+    def new_segments(self, runs: Iterable[str]) -> list[StoredSegment]:
+        """What was appended to the log since this was asked last, of these runs at least."""
+        ...
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        """For one thread that asks again and again: what it asks within takes as little as possible."""
         ...
 
 
@@ -154,6 +157,7 @@ class SqliteStores:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._kept: dict[str, sqlite3.Connection] | None = None
+        self._position = 0
 
     @contextmanager
     def kept_open(self) -> Generator[None]:
@@ -193,9 +197,14 @@ class SqliteStores:
         """See `Stores.all_segments`."""
         return self._segments(f"SELECT {_COLUMNS} FROM segments ORDER BY run_id, number", ())
 
-    def segments_after(self, position: int) -> list[StoredSegment]:
-        """See `Stores.segments_after`. One writer at a time: positions rise in the order of the commits."""
-        return self._segments(f"SELECT {_COLUMNS} FROM segments WHERE id > ? ORDER BY id LIMIT 1000", (position,))
+    def new_segments(self, runs: Iterable[str]) -> list[StoredSegment]:
+        """See `Stores.new_segments`. One writer at a time: positions rise in the order of the commits."""
+        statement = f"SELECT id, {_COLUMNS} FROM segments WHERE id > ? ORDER BY id"
+        with self._open("runs") as connection:
+            rows = connection.execute(statement, (self._position,)).fetchall()
+        if rows:
+            self._position = rows[-1][0]
+        return [segment_of(*row[1:]) for row in rows]
 
     def _documents(self, service: str, statement: str, values: tuple[str, ...]) -> list[dict[str, Any]]:
         with self._open(service) as connection:
@@ -204,7 +213,7 @@ class SqliteStores:
     def _segments(self, statement: str, values: tuple[str | int, ...]) -> list[StoredSegment]:
         with self._open("runs") as connection:
             rows = connection.execute(statement, values).fetchall()
-        return [_segment(*row) for row in rows]
+        return [segment_of(*row) for row in rows]
 
     @contextmanager
     def _open(self, service: str) -> Generator[sqlite3.Connection]:
@@ -222,7 +231,8 @@ class SqliteStores:
         return connection
 
 
-def _segment(
-    position: int, run_id: str, index: int, first: int, last: int, generation: int, state: bytes, packed: bytes
+def segment_of(
+    run_id: str, index: int, first: int, last: int, generation: int, state: bytes | str, packed: bytes
 ) -> StoredSegment:
-    return StoredSegment(position, run_id, index, first, last, generation, json.loads(state), unpacked(packed))
+    """A segment out of what the log keeps of it."""
+    return StoredSegment(run_id, index, first, last, generation, json.loads(state), unpacked(packed))

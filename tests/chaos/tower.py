@@ -76,10 +76,8 @@ class _Wish:
 class Tower:
     """One thread that looks at the stores again and again. All that others ask of it goes through `catch` and `follow`."""
 
-    def __init__(self, stores: Stores, keep_open: Callable[[], Any]) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._keep_open = keep_open
-        self._position = 0
         self._sights: dict[str, Sight] = {}
         self._untaken: dict[str, list[StoredSegment]] = {}
         self._wishes: list[_Wish] = []
@@ -136,7 +134,7 @@ class Tower:
 
     def _watch(self) -> None:
         try:
-            with self._keep_open():
+            with self._stores.kept_open():
                 while not self._stop.is_set():
                     self._look()
                     self._grant()
@@ -164,15 +162,13 @@ class Tower:
                 for segment in self._untaken.pop(run_id, []):
                     _take(sight, segment)
             sight.document = document
-        while segments := self._stores.segments_after(self._position):
-            for segment in segments:
-                self._position = segment.position
-                self.seals += segment.is_seal
-                sight = self._sights.get(segment.run_id)
-                if sight is not None:
-                    _take(sight, segment)
-                elif segment.index == 1 or segment.run_id in self._untaken:
-                    self._untaken.setdefault(segment.run_id, []).append(segment)
+        for segment in self._stores.new_segments(self._sights):
+            self.seals += segment.is_seal
+            sight = self._sights.get(segment.run_id)
+            if sight is not None:
+                _take(sight, segment)
+            elif segment.index == 1 or segment.run_id in self._untaken:
+                self._untaken.setdefault(segment.run_id, []).append(segment)
         if len(self._untaken) > 500:  # runs that were over before they were seen
             for run_id in list(self._untaken)[:250]:
                 del self._untaken[run_id]
