@@ -86,7 +86,12 @@ class RunsSettings(ServiceSettings):
         ),
     ] = 10.0
     retention_seconds: Annotated[
-        int, Field(ge=1, le=315_360_000, description="Seconds a run and its events are kept after its end.")
+        int,
+        Field(
+            ge=1,
+            le=315_360_000,
+            description="Seconds a run and its events are kept after its end; its bare record, as long again.",
+        ),
     ] = 2_592_000
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Final
 
 from harness.session.v1 import binding_pb2
@@ -82,7 +83,9 @@ class Sweep:
                 return
 
     async def trim(self) -> None:
-        """Delete runs whose retention is over: first marked, then their segments, then themselves (run protocol, Retention)."""
+        """Delete the events of runs whose retention is over: first the run is marked, then its segments and its input go. What is left of it
+        is kept as long again, so that whoever comes with a cursor is told that it expired (run protocol, Retention).
+        """
         for _ in range(MAX_PAGES):
             runs = await self._engine.store.expired(self._engine.now(), PAGE)
             for run in runs:
@@ -153,11 +156,16 @@ class Sweep:
             await self._starter.supersede(binding, newest.run_id)
 
     async def _trim(self, run: Run) -> None:
-        if run.is_stored_run and not run.trimmed:
-            run, _ = await self._engine.store.change(run, lambda current: None if current.trimmed else current.trim())
+        store, was_trimmed = self._engine.store, run.trimmed
+        if run.is_stored_run and not was_trimmed:
+            run, _ = await store.change(run, lambda current: None if current.trimmed else current.trim())
         while await self._engine.log.delete(run.run_id):
             continue
-        await self._engine.store.delete(run.run_id)
+        if run.is_stored_run and not was_trimmed:
+            kept = self._engine.settings.retention_seconds * 1000
+            await store.without_input(replace(run, expires_at=self._engine.now() + kept))
+        else:
+            await store.delete(run.run_id)
 
     async def _guarded(self, step: str, subject_id: str, work: Awaitable[object]) -> None:
         try:

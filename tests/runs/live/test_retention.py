@@ -1,0 +1,63 @@
+"""What is left of a run when its retention is over, over real processes (run protocol, Retention)."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from services.common.errors import HarnessError, Reason
+from tests.runs.mesh import Client, Mesh
+
+PATIENCE = 90.0
+RETENTION_SECONDS = 8
+MESSAGE = "something a person wrote"
+
+
+@pytest.fixture
+def forgetful() -> Iterator[Mesh]:
+    mesh = Mesh(settings={"HARNESS_RETENTION_SECONDS": str(RETENTION_SECONDS)}).start()
+    yield mesh
+    mesh.close()
+
+
+async def test_i7_a_cursor_into_a_run_that_was_trimmed_is_expired_and_later_the_run_is_gone(
+    forgetful: Mesh, clients: Callable[..., Client]
+) -> None:
+    caller = clients(forgetful)
+    run = await caller.start(await caller.agent(), MESSAGE, "c")
+    last = len(await caller.events(run.run_id))
+    assert written(forgetful, MESSAGE)
+    assert await refusal(lambda: caller.page(run.run_id, after=0)) is Reason.CURSOR_EXPIRED
+    for cursor in (0, 1, last - 1):
+        with pytest.raises(HarnessError) as expired:
+            await caller.events(run.run_id, cursor)
+        assert expired.value.reason is Reason.CURSOR_EXPIRED
+    assert await caller.events(run.run_id, last) == []
+    assert (await caller.get(run.run_id)).last_sequence == last
+    async with asyncio.timeout(PATIENCE):
+        while written(forgetful, MESSAGE):  # noqa: ASYNC110 - nothing signals that its input went right after its events
+            await asyncio.sleep(0.02)
+    assert await refusal(lambda: caller.get(run.run_id)) is Reason.NOT_FOUND
+
+
+async def refusal(ask: Callable[[], Awaitable[object]]) -> Reason:
+    """Why it is refused, as soon as it is: nothing signals that a retention is over."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await ask()
+            except HarnessError as error:
+                return error.reason
+            await asyncio.sleep(0.05)
+
+
+def written(mesh: Mesh, what: str) -> bool:
+    """Whether a text stands anywhere in the records of the runs or in the log."""
+    with closing(sqlite3.connect(mesh.folder / "runs.sqlite3", timeout=30)) as store:
+        inputs = store.execute('SELECT blob FROM "blobs_runs"').fetchall()
+        events = store.execute("SELECT events FROM segments").fetchall()
+    return any(what.encode() in bytes(row[0]) for row in (*inputs, *events))
