@@ -5,12 +5,14 @@ from typing import Any
 
 from adapters.reference import burst, conversation, script
 from adapters.reference.message import Burst, Plain, parse
+from adapters.reference.pause import Pause
 from adapters.sdk.capabilities import EMULATED, NATIVE, UNSUPPORTED, build_descriptor, capability
 from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, Turn, plain
 from adapters.sdk.simple import BaseAdapter, BaseRuntime
 from harness.adapter.v1 import descriptor_pb2
 from harness.common.v1 import blueprint_pb2, placement_pb2
 from harness.event.v1 import event_pb2
+from harness.runtime.v1 import runtime_pb2
 
 VERSION = "0.1.0"
 ALLOW_FAULTS = "allow_faults"
@@ -39,6 +41,11 @@ _CAPABILITIES = {
     "session.clear": capability(NATIVE, "A new epoch starts with nothing."),
     "thread.durable_commit": capability(NATIVE, "Writes its state in every plain turn."),
     "thread.eviction_restore": capability(NATIVE, "Loads the committed head in every turn that needs it."),
+    "interrupt.form_input": capability(NATIVE, "Asks what a script says, and goes on from thread state."),
+    "interrupt.tool_approval": capability(
+        NATIVE, "Asks about the calls a script names; each decision is told to the next script."
+    ),
+    "interrupt.multi_tool": capability(NATIVE, "One interrupt asks about up to 32 calls."),
     "tool.builtin": capability(NATIVE, "Scripted calls with scripted results."),
     "subagents": capability(NATIVE, "Scripted subagents within the same run."),
     "runtime.restart": capability(NATIVE, "Holds nothing that a restart could lose."),
@@ -87,24 +94,43 @@ class ReferenceAdapter(BaseAdapter):
 
 
 class ReferenceRuntime(BaseRuntime):
-    """One binding's runtime. It keeps nothing between turns: what a turn knows of earlier ones it reads from thread state."""
+    """One binding's runtime. What a turn knows of earlier ones it reads from thread state; only a conversation without any keeps its pause here."""
 
-    __slots__ = ("_allowed", "_durable", "_greeting")
+    __slots__ = ("_allowed", "_durable", "_greeting", "_pause")
 
     def __init__(self, construction: RuntimeConstruction) -> None:
         blueprint = construction.blueprint
         self._allowed = _allowed_steps(construction)
         self._greeting = str(construction.options.get("greeting", ""))
+        self._pause: Pause | None = None
         self._durable = blueprint.thread.persistence != blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL
 
     def stream(self, turn: Turn) -> AsyncIterator[event_pb2.EventDraft]:
         """What the message says."""
         asked = parse(turn.message)
+        self._pause = None
         if isinstance(asked, Burst):
             return burst.stream(asked)
         if isinstance(asked, Plain):
             return conversation.stream(turn, asked.text, self._greeting, durable=self._durable)
-        return script.stream(turn, asked, allowed=self._allowed, durable=self._durable)
+        return script.stream(turn, asked, self._setting())
+
+    def resume(self, turn: Turn, decision: runtime_pb2.ResumeDecision) -> AsyncIterator[event_pb2.EventDraft]:
+        """The script after the one that paused."""
+        return script.resume(turn, decision, self._setting(), self._pause)
+
+    async def pending_interrupt(self) -> runtime_pb2.PendingInterrupt | None:
+        """The pause of the last turn, if it had one in this runtime."""
+        pause = self._pause
+        if pause is None:
+            return None
+        return runtime_pb2.PendingInterrupt(interrupt_id=pause.interrupt_id, revision=1, run_id=pause.run_id)
+
+    def _setting(self) -> script.Setting:
+        return script.Setting(self._allowed, self._durable, self._paused)
+
+    def _paused(self, pause: Pause | None) -> None:
+        self._pause = pause
 
 
 def _allowed_steps(construction: RuntimeConstruction) -> frozenset[str]:

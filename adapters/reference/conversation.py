@@ -4,9 +4,11 @@ import hashlib
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
+from adapters.reference.pause import Pause
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import PersistenceError
 from adapters.sdk.events import completed, session_updated, text, usage
@@ -19,10 +21,11 @@ _WORDS = re.compile(r"\s*\S+\s*|\s+")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is kept of a conversation: how many turns it had, and what was said last."""
+    """What is kept of a conversation: how many turns it had, what was said last, and what it waits for."""
 
     turns: int = 0
     said: str = ""
+    pause: Pause | None = None
 
 
 async def recall(turn: Turn, *, durable: bool) -> Memory:
@@ -39,7 +42,10 @@ async def recall(turn: Turn, *, durable: bool) -> Memory:
         raise PersistenceError("The conversation's state has another encoding.", code="state_codec")
     try:
         document = orjson.loads(head.parts[0])
-        return Memory(int(document["turns"]), str(document["said"]))
+        pause = document.get("pause")
+        return Memory(
+            int(document["turns"]), str(document["said"]), None if pause is None else Pause.from_document(pause)
+        )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         raise PersistenceError("The conversation's state is damaged.", code="state_damaged") from None
 
@@ -47,7 +53,10 @@ async def recall(turn: Turn, *, durable: bool) -> Memory:
 async def remember(turn: Turn, memory: Memory, *, durable: bool) -> None:
     """Writes the state this turn leaves behind. One part that replaces the last: it does not grow with the conversation."""
     if durable:
-        data = orjson.dumps({"turns": memory.turns, "said": memory.said})
+        document: dict[str, Any] = {"turns": memory.turns, "said": memory.said}
+        if memory.pause is not None:
+            document["pause"] = memory.pause.to_document()
+        data = orjson.dumps(document)
         await turn.thread.write_part(data, CODEC, key="memory", replace=True)
 
 

@@ -9,12 +9,14 @@ from typing import Any, cast
 
 from google.protobuf import json_format
 
-from adapters.reference import conversation, probe
+from adapters.reference import conversation, pause, probe
 from adapters.reference.message import MAX_SECONDS, Script, Scripted, Step, number
+from adapters.reference.pause import Pause
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
-from adapters.sdk.errors import ERRORS_BY_CATEGORY, ConfigurationError, HarnessError
+from adapters.sdk.errors import ERRORS_BY_CATEGORY, ConfigurationError, HarnessError, PersistenceError
 from harness.event.v1 import event_pb2, payload_pb2
+from harness.runtime.v1 import runtime_pb2
 
 FAULTS = frozenset({"emit", "raise", "exit", "hang", "spin"})
 # In an adapter host this would show one author the host that all share.
@@ -23,8 +25,6 @@ MAX_SPIN_SECONDS = 60.0
 # Steps whose counterpart in the control plane is not connected to this harness.
 UNAVAILABLE = {
     "tool": ("tools_unavailable", "calls of portable tools"),
-    "interrupt": ("interrupts_unavailable", "interrupts"),
-    "decision": ("interrupts_unavailable", "interrupts"),
     "memory": ("memory_unavailable", "memory"),
 }
 Events = AsyncIterator[event_pb2.EventDraft]
@@ -37,26 +37,97 @@ class _Stage:
     turn: Turn
     namespace: tuple[str, ...] = ()
     begun: list[int] = field(default_factory=lambda: [0])
+    decision: runtime_pb2.ResumeDecision | None = None
 
     def next_id(self, prefix: str) -> str:
         self.begun[0] += 1
         return f"{prefix}{self.begun[0]}"
 
 
-async def stream(turn: Turn, asked: Scripted, *, allowed: frozenset[str], durable: bool) -> Events:
-    """Plays the script of this turn, then completes. Nothing is played if any step of it is refused."""
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What holds for all scripts of a runtime: the guarded steps that are allowed, whether there is thread state, and who is told of a pause."""
+
+    allowed: frozenset[str]
+    durable: bool
+    paused: Callable[[Pause | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """The scripts a turn belongs to, and which of them it plays."""
+
+    scripts: list[Script]
+    per_turn: bool
+    memory: conversation.Memory
+
+    @property
+    def steps(self) -> Script:
+        number = self.memory.turns if self.per_turn else 0
+        return self.scripts[number] if number < len(self.scripts) else []
+
+
+class _Paused(Exception):  # noqa: N818 - no error: the script ends here
+    """The script ends here: a person is asked."""
+
+    def __init__(self, interrupt_id: str) -> None:
+        super().__init__(interrupt_id)
+        self.interrupt_id = interrupt_id
+
+
+async def stream(turn: Turn, asked: Scripted, setting: Setting) -> Events:
+    """Plays the script of this turn, then completes or pauses. Nothing is played if any step of it is refused."""
     memory = conversation.Memory()
-    steps = asked.scripts[0]
-    if asked.per_turn:
-        memory = await conversation.recall(turn, durable=durable)
-        steps = asked.scripts[memory.turns] if memory.turns < len(asked.scripts) else []
-    check(steps, allowed)
-    stage = _Stage(turn)
-    async for event in _play(steps, stage):
+    if asked.per_turn or _pauses(asked.scripts[0]):
+        memory = await conversation.recall(turn, durable=setting.durable)
+    act = _Act(asked.scripts, asked.per_turn, memory)
+    async for event in _perform(_Stage(turn), act, act.steps, setting):
         yield event
-    if asked.per_turn:
-        await conversation.remember(turn, conversation.Memory(memory.turns + 1, "a script"), durable=durable)
+
+
+async def resume(turn: Turn, decision: runtime_pb2.ResumeDecision, setting: Setting, kept: Pause | None) -> Events:
+    """Plays the script after the one that paused. `kept` is the pause of a runtime without thread state."""
+    memory = await conversation.recall(turn, durable=setting.durable)
+    waiting = memory.pause if setting.durable else kept
+    if waiting is None:
+        # Truthfully: nobody knows any more what was to be done.
+        raise PersistenceError("What the conversation waited for is not known here any more.", code="interrupt_lost")
+    if (waiting.run_id, waiting.interrupt_id) != (decision.interrupted_run_id, decision.interrupt_id):
+        raise ConfigurationError(
+            "The decision is on another interrupt than the conversation's.", code="interrupt_unknown"
+        )
+    setting.paused(None)
+    act = _Act(waiting.scripts, waiting.per_turn, memory)
+    steps = act.steps if waiting.per_turn else []
+    async for event in _perform(_Stage(turn, decision=decision), act, steps, setting):
+        yield event
+
+
+async def _perform(stage: _Stage, act: _Act, steps: Script, setting: Setting) -> Events:
+    check(steps, setting.allowed)
+    turns = act.memory.turns + act.per_turn
+    said = "a script" if act.per_turn else act.memory.said
+    try:
+        async for event in _play(steps, stage):
+            yield event
+    except _Paused as paused:
+        left = Pause(stage.turn.run_id, paused.interrupt_id, act.scripts, act.per_turn)
+        await conversation.remember(stage.turn, conversation.Memory(turns, said, left), durable=setting.durable)
+        setting.paused(left)
+        yield events.interrupted(paused.interrupt_id)
+        return
+    if act.per_turn or act.memory.pause is not None:
+        await conversation.remember(stage.turn, conversation.Memory(turns, said), durable=setting.durable)
     yield events.completed()
+
+
+def _pauses(steps: Script) -> bool:
+    return any("interrupt" in step or _pauses(_inner(step)) for step in steps)
+
+
+def _inner(step: Step) -> Script:
+    agent = step.get("subagent")
+    return cast("Script", cast("dict[str, Any]", agent).get("script", [])) if isinstance(agent, dict) else []
 
 
 def check(steps: Script, allowed: frozenset[str]) -> None:
@@ -136,12 +207,22 @@ async def _subagent(step: Step, stage: _Stage) -> Events:
     yield events.subagent_started(
         agent_id, call_id, str(agent.get("agent_name") or agent_id), namespace=stage.namespace
     )
-    inner = _Stage(stage.turn, (*stage.namespace, agent_id), stage.begun)
+    inner = _Stage(stage.turn, (*stage.namespace, agent_id), stage.begun, stage.decision)
     async for event in _play(agent.get("script", []), inner):
         yield event
     yield events.subagent_completed(agent_id, call_id, namespace=stage.namespace)
     if not given:
         yield events.tool_succeeded(call_id, namespace=stage.namespace)
+
+
+async def _interrupt(step: Step, stage: _Stage) -> Events:
+    draft = pause.requested(step, f"interrupt-{stage.turn.number}", stage.namespace)
+    yield draft
+    raise _Paused(draft.payload.interrupt_requested.interrupt_id)
+
+
+async def _decision(step: Step, stage: _Stage) -> Events:
+    yield events.text(pause.told(stage.decision), message_id=stage.next_id("m"), namespace=stage.namespace)
 
 
 async def _usage(step: Step, stage: _Stage) -> Events:
@@ -266,6 +347,8 @@ _STEPS: dict[str, Callable[[Step, _Stage], Events]] = {
     "reasoning": _reasoning,
     "tool_result": _tool_result,
     "subagent": _subagent,
+    "interrupt": _interrupt,
+    "decision": _decision,
     "usage": _usage,
     "warning": _warning,
     "metadata": _metadata,

@@ -162,6 +162,40 @@ def completed(stop_reason: str = "end_turn") -> Draft:
     return Draft(payload=_Payload(run_completed=payload_pb2.RunCompleted(stop_reason=stop_reason)))
 
 
+def form_requested(
+    interrupt_id: str, fields: Sequence[payload_pb2.FormField], prompt: str = "", *, namespace: Path = ()
+) -> Draft:
+    """The run asks a person for the values of a form. Only `interrupted` may follow, and what closes calls and subagents before it."""
+    asked = payload_pb2.InterruptRequested(
+        interrupt_id=interrupt_id,
+        revision=1,
+        interrupt_type=payload_pb2.INTERRUPT_TYPE_FORM_INPUT,
+        prompt=prompt,
+        fields=fields,
+    )
+    return Draft(namespace=namespace, payload=_Payload(interrupt_requested=asked))
+
+
+def approval_requested(
+    interrupt_id: str, approvals: Sequence[payload_pb2.ToolApproval], prompt: str = "", *, namespace: Path = ()
+) -> Draft:
+    """The run asks a person to decide on calls, none of which has started. Only `interrupted` may follow, as after `form_requested`."""
+    asked = payload_pb2.InterruptRequested(
+        interrupt_id=interrupt_id,
+        revision=1,
+        interrupt_type=payload_pb2.INTERRUPT_TYPE_TOOL_APPROVAL,
+        prompt=prompt,
+        tool_approvals=approvals,
+    )
+    return Draft(namespace=namespace, payload=_Payload(interrupt_requested=asked))
+
+
+def interrupted(interrupt_id: str, reason: str = "The run waits for a decision.") -> Draft:
+    """The turn ended with the interrupt it has requested: the last event of its stream. `HarnessRuntime.resume` goes on from there."""
+    ended = payload_pb2.RunInterrupted(interrupt_id=interrupt_id, reason=reason)
+    return Draft(payload=_Payload(run_interrupted=ended))
+
+
 def struct(value: Mapping[str, Any]) -> struct_pb2.Struct:
     """A mapping of JSON values as a Struct. Raises ValueError or TypeError for what JSON cannot hold, ProtocolError for what is nested
     deeper than any event may be.

@@ -136,6 +136,25 @@ class AdapterClient:
         )
         return self.runtime.StartRun(request, metadata=self.metadata)
 
+    def resume(
+        self,
+        fence: fence_pb2.Fence,
+        turn: runtime_pb2.TurnInput,
+        decision: runtime_pb2.ResumeDecision,
+        incarnation: str = "",
+    ) -> Any:
+        """The call of ResumeRun: iterate it for responses with batches."""
+        request = runtime_service_pb2.ResumeRunRequest(
+            fence=fence, incarnation=incarnation or self.incarnation, turn=turn, decision=decision
+        )
+        return self.runtime.ResumeRun(request, metadata=self.metadata)
+
+    async def pending_interrupt(self) -> runtime_pb2.PendingInterrupt | None:
+        """The pause that the runtime knows of."""
+        request = runtime_service_pb2.GetPendingInterruptRequest(fence=self.fence())
+        response = await self.runtime.GetPendingInterrupt(request, metadata=self.metadata)
+        return response.interrupt if response.HasField("interrupt") else None
+
     def attach(self, fence: fence_pb2.Fence, after: int = 0, incarnation: str = "") -> Any:
         """The call of AttachRun."""
         request = runtime_service_pb2.AttachRunRequest(

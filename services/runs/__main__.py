@@ -22,6 +22,7 @@ from services.runs.lease import RENEW_SHARE
 from services.runs.live import LiveHub
 from services.runs.log import open_segment_log
 from services.runs.queries import Queries
+from services.runs.resuming import Resumer
 from services.runs.service import RUN_SERVICE, Parts, RunServicer, add_run_servicer
 from services.runs.settings import RunsSettings
 from services.runs.starting import Starter
@@ -90,7 +91,9 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         context.tasks.every("check-store", STORE_CHECK_SECONDS, report_store)
         context.tasks.every("renew-leases", settings.lease_ttl_seconds * RENEW_SHARE / 4, dispatcher.renew_leases)
 
-    parts = Parts(starter, canceller, clearer, Queries(engine, dispatcher.run_of), hub)
+    parts = Parts(
+        starter, Resumer(engine, dispatcher, starter), canceller, clearer, Queries(engine, dispatcher.run_of), hub
+    )
     return Service(
         [Registration(RUN_SERVICE, add_run_servicer, RunServicer(parts))],
         on_start=[begin],

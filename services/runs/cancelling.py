@@ -129,7 +129,7 @@ class Canceller:
         await patiently(
             clock,
             self._engine.settings.commit_seconds,
-            lambda: self.give_back(run.binding_id, run.run_id, stored=True),
+            lambda: self.give_back(run.binding_id, run.run_id, run),
         )
 
     async def end_reservation(self, binding: Binding, run_id: str, reason: CancelReason) -> None:
@@ -141,15 +141,23 @@ class Canceller:
             run = await self.bury(binding, run_id)
         if run.is_stored_run and run.is_open:
             await self.cancel(run, reason)
-        await self.give_back(binding.binding_id, run_id, stored=run.is_stored_run)
+        await self.give_back(binding.binding_id, run_id, run)
 
-    async def give_back(self, binding_id: str, run_id: str, *, stored: bool, waits: bool = True) -> None:
+    async def give_back(self, binding_id: str, run_id: str, run: Run | None, *, waits: bool = True) -> None:
         """Give back the run's slot, if it has it still, and its place in the line unless it is known not to wait; whoever is next is executed.
-        Idempotent.
+        `run` is as it ended; a tombstone or None was none. Idempotent.
         """
+        if run is not None:
+            run = await as_seen(self._engine.log, await self._again(run))
         if waits:
             await self._engine.sessions.withdraw(binding_id, run_id)
-        response = await self._engine.sessions.release(binding_id, run_id, stored=stored)
+        response = await self._engine.sessions.release(
+            binding_id,
+            run_id,
+            stored=run is not None and run.is_stored_run,
+            issued=run is not None and run.issued is not None,
+            interrupted=run is not None and run.status is Status.INTERRUPTED,
+        )
         if response.binding.HasField("active"):
             self._dispatcher.offer(response.binding.active.run_id)
 

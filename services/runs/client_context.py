@@ -18,17 +18,19 @@ _MAX_READ: Final = 16 * MAX_JSON_BYTES
 _PATH: Final = "client_context"
 
 
-def issues_of(context: struct_pb2.Struct) -> list[FieldIssue]:
-    """Every bound the context exceeds; none: it may be used. Of a context that is far too large no more is read than shows it (I35)."""
+def issues_of(context: struct_pb2.Struct, path: str = _PATH, *, max_bytes: int = MAX_JSON_BYTES) -> list[FieldIssue]:
+    """Every bound the context, or another value a client sends, exceeds; none: it may be used. Of a context that is far too large no more is read
+    than shows it (I35).
+    """
     measured = _Measured()
     measured.of_object(context, 1)
     issues: list[FieldIssue] = []
     if measured.levels > MAX_LEVELS:
-        issues.append(FieldIssue(_PATH, "too_deep", f"Nested more than {MAX_LEVELS} levels deep."))
+        issues.append(FieldIssue(path, "too_deep", f"Nested more than {MAX_LEVELS} levels deep."))
     if measured.keys > MAX_KEYS:
-        issues.append(FieldIssue(_PATH, "too_many_keys", f"More than {MAX_KEYS} keys together."))
-    if measured.size > MAX_JSON_BYTES:
-        issues.append(FieldIssue(_PATH, "too_large", f"More than {MAX_JSON_BYTES} bytes as JSON."))
+        issues.append(FieldIssue(path, "too_many_keys", f"More than {MAX_KEYS} keys together."))
+    if measured.size > max_bytes:
+        issues.append(FieldIssue(path, "too_large", f"More than {max_bytes} bytes as JSON."))
     return issues
 
 

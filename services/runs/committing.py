@@ -23,10 +23,21 @@ REFUSED = Failure("thread_state_refused", "persistence", "The conversation's sta
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The run completed, and its head is what it should be: committed with this revision, or 0 where the harness keeps no state."""
+    """The run completed, or ended with an interrupt, and its head is what it should be: committed with this revision, or 0 where the harness keeps
+    no state.
+    """
 
     outcome: payload_pb2.RunCompleted
     revision: int
+    interrupt: binding_pb2.Interrupt | None = None
+
+
+def committed_by(binding: binding_pb2.Binding, run_id: str) -> Committed | None:
+    """How the run ended if the binding's head names it (run protocol, Take 4)."""
+    if not binding.HasField("head") or binding.head.run_id != run_id:
+        return None
+    asked = binding.interrupt if binding.HasField("interrupt") and binding.interrupt.run_id == run_id else None
+    return Committed(binding.head.outcome, binding.head.revision, asked)
 
 
 async def commit_head(
@@ -36,13 +47,15 @@ async def commit_head(
     plan: Plan,
     draft: event_pb2.EventDraft,
     unrecorded: runtime_ref_pb2.RuntimeRef | None,
+    asked: event_pb2.EventDraft | None = None,
 ) -> Committed | Intent:
-    """Commit the head with the run's outcome; or how the run ends instead. `unrecorded` is the run's runtime where the binding does not name
-    it yet. Errors: `Fenced`, and store errors.
+    """Commit the head with the run's outcome, the interrupt it `asked` for included; or how the run ends instead. `unrecorded` is the run's runtime
+    where the binding does not name it yet. Errors: `Fenced`, and store errors.
     """
+    interrupt = None if asked is None else interrupt_of(asked, draft)
     outcome = payload_pb2.RunCompleted(stop_reason=draft.payload.run_completed.stop_reason)
     outcome.thread_state.durability = plan.durability
-    if plan.durability == payload_pb2.THREAD_DURABILITY_EPHEMERAL:
+    if interrupt is None and plan.durability == payload_pb2.THREAD_DURABILITY_EPHEMERAL:
         return Committed(outcome, 0)
     pending = draft.pending_head if draft.HasField("pending_head") else None
     fence = fence_of(run, issued.runtime_generation)
@@ -50,7 +63,7 @@ async def commit_head(
         revision = await patiently(
             engine.clock,
             engine.settings.commit_seconds,
-            lambda: engine.sessions.commit_head(fence, pending, outcome, unrecorded),
+            lambda: engine.sessions.commit_head(fence, pending, outcome, unrecorded, interrupt),
         )
     except HarnessError as error:
         _log.warning("head_not_committed", run_id=run.run_id, reason=error.reason.value)
@@ -61,7 +74,16 @@ async def commit_head(
         if error.reason is Reason.THREAD_DURABILITY_UNCERTAIN:
             return failed(ending.UNCERTAIN, engine.now())
         return failed(REFUSED, engine.now())
-    return Committed(outcome, revision)
+    return Committed(outcome, revision, interrupt)
+
+
+def interrupt_of(asked: event_pb2.EventDraft, terminal: event_pb2.EventDraft) -> binding_pb2.Interrupt:
+    """What a run asked and why it ended, as it is stored with its head (I24)."""
+    return binding_pb2.Interrupt(
+        requested=asked.payload.interrupt_requested,
+        namespace=asked.namespace,
+        reason=terminal.payload.run_interrupted.reason,
+    )
 
 
 async def refused_by_fence(engine: Engine, run: Run) -> Intent:
@@ -84,7 +106,8 @@ async def _uncertain(engine: Engine, run: Run, issued: Issued) -> Committed | In
     try:
         if await engine.sessions.mark_uncertain(fence, token):
             binding, _ = await engine.sessions.get(run.binding_id)
-            return Committed(binding.head.outcome, binding.head.revision)
+            if (committed := committed_by(binding, run.run_id)) is not None:
+                return committed
     except HarnessError as error:
         _log.warning("uncertainty_not_marked", run_id=run.run_id, reason=error.reason.value)
     return failed(ending.UNCERTAIN, engine.now())

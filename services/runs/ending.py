@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 
 from harness.common.v1 import error_pb2
 from harness.event.v1 import event_pb2, payload_pb2
+from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError
 from services.runs.intent import CancelReason, Failure, Intent
 from services.runs.run import Status
@@ -99,6 +100,22 @@ def completed(
     terminal.thread_state.durability = durability
     terminal.thread_state.durable_revision = revision
     return _draft(run_completed=terminal)
+
+
+def interrupt_requested(interrupt: binding_pb2.Interrupt) -> event_pb2.EventDraft:
+    """`interrupt.requested`, as it was stored with the run's head."""
+    draft = _draft(interrupt_requested=interrupt.requested)
+    draft.namespace.extend(interrupt.namespace)
+    return draft
+
+
+def interrupted(interrupt: binding_pb2.Interrupt) -> event_pb2.EventDraft:
+    """`run.interrupted`, after the interrupt was stored (rule 4)."""
+    return _draft(
+        run_interrupted=payload_pb2.RunInterrupted(
+            interrupt_id=interrupt.requested.interrupt_id, reason=interrupt.reason
+        )
+    )
 
 
 def with_known_effects(draft: event_pb2.EventDraft, *, known: bool) -> event_pb2.EventDraft:

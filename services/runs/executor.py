@@ -16,7 +16,7 @@ from services.runs import ending, intent, placing
 from services.runs.appending import Fenced
 from services.runs.clients.runtime import code_of
 from services.runs.clients.sessions import Binding
-from services.runs.committing import Committed, commit_head, refused_by_fence
+from services.runs.committing import Committed, commit_head, committed_by, refused_by_fence
 from services.runs.engine import fence_of
 from services.runs.following import Following
 from services.runs.held import End, EngineEnd, Halt, HeldRun, RuntimeEnd
@@ -96,9 +96,8 @@ class Executor:
             return EngineEnd(held.run.intent)
         if held.binding is None:
             return held.failed(ending.NO_SLOT)
-        head = held.binding.head
-        if held.binding.HasField("head") and head.run_id == held.run_id:  # Take 4: the head names this run
-            return Committed(head.outcome, head.revision)
+        if (committed := committed_by(held.binding, held.run_id)) is not None:  # Take 4: the head names this run
+            return committed
         work = asyncio.create_task(self._work(held.binding))
         try:
             await asyncio.wait({work, held.halted}, return_when=asyncio.FIRST_COMPLETED)
@@ -240,13 +239,18 @@ class Executor:
             if held.run.intent is not None:
                 await self._carry_out(held.run.intent)
                 return
-        if draft.payload.WhichOneof("kind") != "run_completed":
+        kind = draft.payload.WhichOneof("kind")
+        asked = held.packer.asked if kind == "run_interrupted" else None
+        if asked is not None and not plan.may_ask(asked.payload.interrupt_requested):
+            await self._carry_out(held.failed(ending.INTERRUPTS_UNSUPPORTED).intent)
+            return
+        if kind != "run_completed" and asked is None:
             _tell_operators(held.run_id, draft)
             await self._write_terminal(ending.with_known_effects(draft, known=held.packer.effects_known))
             return
         if issued is None:
             raise Fenced(f"{held.run_id} has an end and was never issued")
-        outcome = await commit_head(self._engine, held.run, issued, plan, draft, self._unrecorded)
+        outcome = await commit_head(self._engine, held.run, issued, plan, draft, self._unrecorded, asked)
         if isinstance(outcome, Committed):
             if outcome.revision:
                 self._unrecorded = None
@@ -255,6 +259,12 @@ class Executor:
             await self._carry_out(outcome)
 
     async def _complete(self, committed: Committed) -> None:
+        interrupt = committed.interrupt
+        if interrupt is not None:
+            if self._held.packer.asked is None:  # its own executor died after the head; the event is told from there
+                self._held.packer.hold(ending.interrupt_requested(interrupt))
+            await self._write_terminal(ending.interrupted(interrupt))
+            return
         durability = committed.outcome.thread_state.durability
         await self._write_terminal(ending.completed(committed.outcome, durability, committed.revision))
 
@@ -299,7 +309,12 @@ class Executor:
         if held.binding is None:
             await patiently(clock, seconds, lambda: sessions.withdraw(run.binding_id, run.run_id))
         # Release gives back only what is still ours: it may have moved up meanwhile, or been released before.
-        response = await patiently(clock, seconds, lambda: sessions.release(run.binding_id, run.run_id, stored=True))
+        issued, interrupted = held.may_have_started, status is Status.INTERRUPTED
+        response = await patiently(
+            clock,
+            seconds,
+            lambda: sessions.release(run.binding_id, run.run_id, stored=True, issued=issued, interrupted=interrupted),
+        )
         self.released = response.binding
         now, retention_ms = self._engine.now(), self._engine.settings.retention_seconds * 1000
         last_sequence = held.packer.last_sequence

@@ -74,16 +74,21 @@ class Following:
 
     def _start(self, plan: Plan) -> Batches:
         held = self._held
-        request = runtime_service_pb2.StartRunRequest(
-            fence=fence_of(held.run, self._issued.runtime_generation),
-            incarnation=self._issued.incarnation,
-            turn=turn_input(held, self._issued, plan),
-        )
+        fence = fence_of(held.run, self._issued.runtime_generation)
+        turn = turn_input(held, self._issued, plan)
         held.begin_log(plan.profile.descriptor.adapter_version)
         # Alone if the runtime stays silent; else it stands in the first segment with what came first.
         asyncio.get_running_loop().call_later(FIRST_EVENT_SECONDS, held.appender.kick)
         held.may_have_started = True
-        return held.engine.runtimes.start(self._host, request)
+        runtimes, incarnation = held.engine.runtimes, self._issued.incarnation
+        if held.decision is None:
+            return runtimes.start(
+                self._host, runtime_service_pb2.StartRunRequest(fence=fence, incarnation=incarnation, turn=turn)
+            )
+        request = runtime_service_pb2.ResumeRunRequest(
+            fence=fence, incarnation=incarnation, turn=turn, decision=held.decision
+        )
+        return runtimes.resume(self._host, request)
 
     async def _begin_empty_log(self) -> None:
         """Issue and follow 2: `run.started` comes first, also when the executor that started the run died before its first append."""
@@ -170,8 +175,6 @@ class Following:
             if stop is Stop.TERMINAL:
                 packer.check_terminal(draft)
                 return RuntimeEnd(draft)
-            if stop is Stop.INTERRUPT:
-                return held.failed(ending.INTERRUPTS_UNSUPPORTED)
             await self._record_session(draft)
         appender.kick()
         self.acknowledge_if_due()

@@ -8,6 +8,7 @@ from enum import Enum
 
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.run.v1 import run_service_pb2
+from harness.runtime.v1 import runtime_pb2
 from services.common.errors import HarnessError
 from services.runs import intent
 from services.runs.appending import Fenced, RunAppender
@@ -54,15 +55,22 @@ class HeldRun:
     """One run under one generation.
 
     `tail` is where the log ended when the run was taken; `binding` the binding as this generation claimed it, None for a run that ends without
-    its slot.
+    its slot. `decision` is what the run goes on with where it answers an interrupt.
     """
 
     def __init__(
-        self, engine: Engine, run: Run, turn_input: run_service_pb2.StartRunRequest, binding: Binding | None, tail: Tail
+        self,
+        engine: Engine,
+        run: Run,
+        turn_input: run_service_pb2.StartRunRequest,
+        binding: Binding | None,
+        tail: Tail,
+        decision: runtime_pb2.ResumeDecision | None = None,
     ) -> None:
         self.engine = engine
         self.run = run
         self.input = turn_input
+        self.decision = decision
         self.binding = binding
         self.found = tail
         self.lease = HeldLease(engine.settings.lease_ttl_seconds, engine.clock.monotonic())
@@ -154,6 +162,7 @@ class HeldRun:
                 agent_version=self.run.agent_version,
                 binding_id=self.run.binding_id,
                 adapter_version=adapter_version,
+                resumed_from=self.run.resumed_from,
             )
             self.packer.start(started, self.engine.stamp())
 

@@ -7,8 +7,10 @@ import binascii
 from collections.abc import Callable
 from typing import Final
 
+from harness.run.v1 import run_service_pb2
 from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request, not_found
 from services.common.store import InvalidQuery
+from services.runs import resume
 from services.runs.cancelling import as_seen
 from services.runs.engine import Engine
 from services.runs.run import Run
@@ -43,6 +45,23 @@ class Queries:
     async def get(self, subject: str, run_id: str) -> Run:
         """The caller's run, its status never behind its log."""
         return await as_seen(self._engine.log, await self.owned(subject, run_id))
+
+    async def pending_interrupt(
+        self, subject: str, agent_id: str, conversation_id: str
+    ) -> run_service_pb2.InterruptState | None:
+        """What the caller's conversation waits for, once the run that asked has told it; None: nothing, or no such conversation (I2)."""
+        try:
+            binding = await self._engine.sessions.find(subject, agent_id, conversation_id)
+        except HarnessError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            return None
+        if not resume.is_pending(binding):
+            return None
+        run = await self._engine.store.get(binding.interrupt.run_id)
+        if run is not None and (await as_seen(self._engine.log, run)).is_open:
+            return None  # Resume: shown only once its run's terminal is in the log
+        return resume.state_of(binding)
 
     async def page(
         self, subject: str, agent_id: str, conversation_id: str, size: int, token: str

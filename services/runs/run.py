@@ -72,6 +72,8 @@ class Run:
     """No tool call passes any more."""
     issued: Issued | None = None
     deadline_at: int | None = None
+    resumed_from: str = ""
+    """The interrupted run whose interrupt it answers; empty: a plain turn."""
     error_code: str = ""
     last_sequence: int = 0
     ended_at: int | None = None

@@ -30,7 +30,7 @@ EVENT_OVERHEAD: Final = 96
 _SESSION: Final = "session_updated"
 _INTERRUPT: Final = "interrupt_requested"
 _TOOL_DONE: Final = "tool_completed"
-_WATCHED: Final = TERMINAL_KINDS | {_SESSION, _INTERRUPT, _TOOL_DONE}
+_WATCHED: Final = TERMINAL_KINDS | {_SESSION, _TOOL_DONE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,16 @@ class Stop(Enum):
 
     SESSION = "session"
     TERMINAL = "terminal"
-    INTERRUPT = "interrupt"
+
+
+@dataclass(slots=True)
+class _Pause:
+    """Events from an interrupt on, checked and not packed, and the last offset before them."""
+
+    lifecycle: RunLifecycle
+    after_offset: int
+    events: list[event_pb2.EventDraft] = field(default_factory=list[event_pb2.EventDraft])
+    size: int = 0
 
 
 class Packer:
@@ -108,11 +117,17 @@ class Packer:
         self._events = run_service_pb2.WatchRunResponse()
         self._bytes = 0
         self._first = tail.last_sequence + 1
+        self._pause: _Pause | None = None
 
     @property
     def offset(self) -> int:
-        """The last offset that was packed."""
+        """The last offset that was taken."""
         return self._offset
+
+    @property
+    def asked(self) -> event_pb2.EventDraft | None:
+        """The interrupt that the runtime has asked for and that nobody may see yet (rule 4)."""
+        return None if self._pause is None else self._pause.events[0]
 
     @property
     def last_sequence(self) -> int:
@@ -156,6 +171,12 @@ class Packer:
         run_id, accept, add = self._run_id, self._lifecycle.accept, self._events.events.add
         for draft in drafts[skip:] if skip else drafts:
             kind = draft.payload.WhichOneof("kind")
+            if self._pause is not None or kind == _INTERRUPT:
+                if kind in TERMINAL_KINDS:
+                    return Stop.TERMINAL
+                self.hold(draft)
+                self._offset += 1
+                continue
             watched = kind in _WATCHED
             if watched and (stop := self._stop_at(kind, draft)) is not None:
                 return stop
@@ -186,6 +207,18 @@ class Packer:
         """The draft at which `pack` stopped."""
         return batch.drafts[self._offset + 1 - batch.first_offset]
 
+    def hold(self, draft: event_pb2.EventDraft) -> None:
+        """Keep an interrupt, and what closes before the run's end, out of every segment but the terminal's: by then it is stored (I24)."""
+        if self._pause is None:
+            self._pause = _Pause(self._lifecycle.copy(), self._offset)
+        events = self._pause.lifecycle.accept(draft)
+        self._pause.events += events
+        self._pause.size += sum(event.ByteSize() + EVENT_OVERHEAD for event in events)
+        if self._pause.size > MAX_OFFSET_BYTES:  # I35
+            raise ProtocolViolation(
+                7, "too_large", f"what ends a run with an interrupt is over {MAX_OFFSET_BYTES} bytes"
+            )
+
     def session_updated(self, revision: int, time: Timestamp) -> None:
         """The event that stands for the draft at which `pack` stopped with SESSION: the native id is on the binding, never here."""
         payload = payload_pb2.EventPayload(session_updated=payload_pb2.SessionUpdated(session_revision=revision))
@@ -194,11 +227,19 @@ class Packer:
 
     def check_terminal(self, draft: event_pb2.EventDraft) -> None:
         """Whether a runtime's terminal may stand here, before what it needs is committed. Errors: `ProtocolViolation`."""
-        self._lifecycle.copy().accept(draft)
+        lifecycle = self._lifecycle if self._pause is None else self._pause.lifecycle
+        lifecycle.copy().accept(draft)
 
     def end(self, draft: event_pb2.EventDraft, status: str, time: Timestamp) -> None:
         """The terminal with the closing events before it, in a segment of their own: nothing follows it (I9)."""
         self._close_segment()
+        pause, self._pause = self._pause, None
+        if pause is not None and draft.payload.HasField("run_interrupted"):
+            self._lifecycle = pause.lifecycle
+            for event in pause.events:
+                self._add(event, time)
+        elif pause is not None:
+            self._offset = pause.after_offset  # nothing of it is ever told
         events = self._lifecycle.accept(draft)
         for event in events[:-1]:
             self._add(event, time)
@@ -222,7 +263,7 @@ class Packer:
         if kind == _SESSION:
             self._lifecycle.accept(draft)
             return Stop.SESSION
-        return Stop.INTERRUPT if kind == _INTERRUPT else Stop.TERMINAL
+        return Stop.TERMINAL
 
     def _note_effects(self, completed: event_pb2.EventDraft) -> None:
         if completed.payload.tool_completed.outcome == payload_pb2.TOOL_OUTCOME_SUCCESS:
@@ -258,7 +299,7 @@ class Packer:
         tail = Tail(
             index=self._index,
             last_sequence=self._sequence,
-            through_offset=self._offset,
+            through_offset=self._offset if self._pause is None else self._pause.after_offset,
             effects_known=self._effects_known,
             opened=self._lifecycle.open_state() if opened is None else opened,
             terminal_status=terminal_status,

@@ -22,6 +22,7 @@ from services.runs.clearing import Clearer
 from services.runs.intent import CancelReason
 from services.runs.live import serialized
 from services.runs.queries import Queries, is_over
+from services.runs.resuming import Resumer
 from services.runs.run import Run, Status
 from services.runs.starting import Starter
 
@@ -65,6 +66,7 @@ class Parts:
     """What the servicer calls."""
 
     starter: Starter
+    resumer: Resumer
     canceller: Canceller
     clearer: Clearer
     queries: Queries
@@ -142,6 +144,20 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         )
         return run_service_pb2.CancelActiveRunResponse(cancelled=cancelled, run_id=run_id)
 
+    async def ResumeRun(
+        self, request: run_service_pb2.ResumeRunRequest, context: Context
+    ) -> run_service_pb2.ResumeRunResponse:
+        run = await _answered(self._parts.resumer.resume(caller().require_subject(), request))
+        return run_service_pb2.ResumeRunResponse(run=run_message(run))
+
+    async def GetInterruptState(
+        self, request: run_service_pb2.GetInterruptStateRequest, context: Context
+    ) -> run_service_pb2.GetInterruptStateResponse:
+        pending = await _answered(
+            self._parts.queries.pending_interrupt(caller().require_subject(), request.agent_id, request.conversation_id)
+        )
+        return run_service_pb2.GetInterruptStateResponse(interrupt=pending)
+
     async def ClearSession(
         self, request: run_service_pb2.ClearSessionRequest, context: Context
     ) -> run_service_pb2.ClearSessionResponse:
@@ -191,6 +207,7 @@ def run_message(run: Run) -> run_pb2.Run:
         last_sequence=run.last_sequence,
         client_request_id=run.client_request_id,
         error_code=run.error_code,
+        resumed_from=run.resumed_from,
         created_at=_time(run.created_at),
         updated_at=_time(run.updated_at),
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from harness.run.v1 import run_service_pb2
+from harness.run.v1 import resumed_turn_pb2, run_service_pb2
+from harness.runtime.v1 import runtime_pb2
 from harness.session.v1 import binding_pb2, session_service_pb2
 from services.common.errors import HarnessError, Reason, invalid_request
 from services.runs.client_context import issues_of
@@ -25,13 +26,22 @@ POLICIES: Final = {
 @dataclass(frozen=True, slots=True)
 class Request:
     """A start as it is compared and stored. `named_key` is the same for the same request of the same conversation, and for no other
-    (I6); it is empty when the client gave no id.
+    (I6); it is empty when the client gave no id. `decision` is what it answers an interrupt of the run `resumed_from` with.
     """
 
     owner: str
     body: run_service_pb2.StartRunRequest
     named_key: str
     digest: str
+    resumed_from: str = ""
+    decision: runtime_pb2.ResumeDecision | None = None
+
+    @property
+    def stored(self) -> bytes:
+        """What is kept with the run for whoever executes it; `resume.stored_turn` reads it."""
+        if self.decision is None:
+            return self.body.SerializeToString()
+        return resumed_turn_pb2.ResumedTurn(turn=self.body, decision=self.decision).SerializeToString()
 
     def key_for(self, run_id: str) -> str:
         """The request key of the run that this start would become: without a client's id every call is a new request."""
@@ -47,22 +57,37 @@ def request_of(owner: str, body: run_service_pb2.StartRunRequest) -> Request:
     """The request of a start. Errors: `invalid_request` when its context is over a bound that the contract's constraints cannot say."""
     if issues := issues_of(body.client_context):
         raise invalid_request(issues)
-    named = body.client_request_id
-    # Hashed, so that no id a client makes up is ever the key of an unnamed request.
-    key = "key_" + hashlib.blake2b(named.encode(), digest_size=20).hexdigest() if named else ""
+    key = key_of(body.client_request_id) if body.client_request_id else ""
     digest = hashlib.blake2b(body.SerializeToString(deterministic=True), digest_size=20).hexdigest()
     return Request(owner=owner, body=body, named_key=key, digest=digest)
+
+
+def key_of(client_request_id: str) -> str:
+    """The request key of a client's id: hashed, so that no id a client makes up is ever the key of an unnamed request."""
+    return "key_" + hashlib.blake2b(client_request_id.encode(), digest_size=20).hexdigest()
 
 
 def same_request(run: Run, request: Request) -> Run:
     """The run of a repeated request. Errors: `idempotency_mismatch` when the same id came with another body."""
     if run.body_digest != request.digest:  # I6
-        raise HarnessError(
-            Reason.IDEMPOTENCY_MISMATCH,
-            "This client_request_id was used for another request: send a new id, or the same request again.",
-            metadata={"run_id": run.run_id},
-        )
+        raise _mismatch(run.run_id)
     return run
+
+
+def check_adoptable(request: Request, run_id: str, binding: binding_pb2.Binding) -> None:
+    """Whether a run that is reserved and not stored may be stored by this request. Errors: `idempotency_mismatch`."""
+    answers = binding.interrupt.consumed_by == run_id
+    # I24: a run goes on with the decision that was consumed for it, and with no other.
+    if answers != bool(request.decision) or (answers and binding.interrupt.decision_digest != request.digest):
+        raise _mismatch(run_id)
+
+
+def _mismatch(run_id: str) -> HarnessError:
+    return HarnessError(
+        Reason.IDEMPOTENCY_MISMATCH,
+        "This client_request_id was used for another request: send a new id, or the same request again.",
+        metadata={"run_id": run_id},
+    )
 
 
 class Next(Enum):
@@ -76,6 +101,14 @@ class Next(Enum):
     """Help to finish the clear, then reserve again."""
     LOOK = "look"
     """A run is in the way: look the request up, look at the occupant, and only then believe in a conflict."""
+    READ_AGAIN = "read_again"
+    """The binding is not the one that was read: read it, look the request up, and reserve again."""
+    INTERRUPT_PENDING = "interrupt_pending"
+    """A decision is awaited: a plain start is refused."""
+    ANSWERED = "answered"
+    """The same decision was taken before: answer its run, storing it first if it is missing."""
+    ANSWERED_OTHERWISE = "answered_otherwise"
+    NOT_PENDING = "not_pending"
 
 
 def after_reservation(outcome: session_service_pb2.ReserveOutcome.ValueType) -> Next:
@@ -87,6 +120,16 @@ def after_reservation(outcome: session_service_pb2.ReserveOutcome.ValueType) -> 
             return Next.ADOPT
         case session_service_pb2.RESERVE_OUTCOME_CLOSING:
             return Next.HELP_CLEAR
+        case session_service_pb2.RESERVE_OUTCOME_CHANGED:
+            return Next.READ_AGAIN
+        case session_service_pb2.RESERVE_OUTCOME_INTERRUPT_PENDING:
+            return Next.INTERRUPT_PENDING
+        case session_service_pb2.RESERVE_OUTCOME_ANSWERED:
+            return Next.ANSWERED
+        case session_service_pb2.RESERVE_OUTCOME_ANSWERED_OTHERWISE:
+            return Next.ANSWERED_OTHERWISE
+        case session_service_pb2.RESERVE_OUTCOME_NOT_PENDING:
+            return Next.NOT_PENDING
         case _:
             return Next.LOOK
 
@@ -151,9 +194,9 @@ def disabled() -> HarnessError:
 
 def no_room() -> HarnessError:
     """The answer when more runs wait for an executor than are allowed (I35)."""
-    return HarnessError(Reason.CAPACITY, "Too many runs wait here: try again in a moment.", retry_after=1.0)
+    return HarnessError(Reason.CAPACITY, "Too many runs wait here: try again in a moment.", retry_after=1.0, not_begun=True)
 
 
 def stopping() -> HarnessError:
     """The answer of a service that takes no new work (I33)."""
-    return HarnessError(Reason.UNAVAILABLE, "The service is stopping: try again.", retry_after=1.0)
+    return HarnessError(Reason.UNAVAILABLE, "The service is stopping: try again.", retry_after=1.0, not_begun=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from harness.catalog.v1 import agent_pb2
@@ -11,7 +12,7 @@ from harness.session.v1 import binding_pb2, session_service_pb2
 from services.common.errors import HarnessError, Reason
 from services.common.ids import new_run_id
 from services.common.logs import get_logger
-from services.runs import start
+from services.runs import resume, start
 from services.runs.cancelling import Canceller, tail_of
 from services.runs.clearing import Clearer
 from services.runs.clients.sessions import Binding
@@ -56,7 +57,7 @@ class Starter:
                 raise
             # I6: looked up after the binding was read, for its run may have ended and left meanwhile: a repeated request never meets its own
             # run as a conflict, and is answered with it whatever would refuse a new one now.
-            known = await self._known(request)
+            known = await self.known(request)
             if known is None:
                 raise
             return known
@@ -69,28 +70,45 @@ class Starter:
             raise start.disabled()  # I4
         plan = await self._plan_of(version)
         harness = version.blueprint.harness
-        wanted = Share((harness.id, harness.profile_id or DEFAULT_PROFILE), plan.profile.max_concurrent_runs)
-        if self._dispatcher.line_is_full_for(wanted):
-            raise start.no_room()  # I35
-        if request.policy == "interrupt":
-            # I6: before its reservation could send another run away, for this request may have had its run already.
-            known = await self._known(request)
-            if known is not None:
-                return known
+        self.check_room(plan, harness.id, harness.profile_id or DEFAULT_PROFILE)
         for _ in range(MAX_ATTEMPTS):
+            expected: int | None = None
+            if request.policy == "interrupt" and request.named_key:
+                # I6: after the binding was read, and before its reservation could send a run away or dismiss an interrupt: this request may
+                # have had its run already.
+                expected = await self._revision(subject, request)
+                known = await self.known(request)
+                if known is not None:
+                    return known
             run_id = new_run_id()
-            reservation = await self._reserve(subject, request, run_id, plan)
-            run = await self._after(request, run_id, reservation, plan)
+            reservation = await self._reserve(subject, request, run_id, plan, expected)
+            run = await self.after(request, run_id, reservation, plan)
             if run is not None:
                 return run
         raise HarnessError(Reason.UNAVAILABLE, "The conversation is too busy: try again.", retry_after=1.0)
+
+    def check_room(self, plan: Plan, harness_id: str, profile_id: str) -> None:
+        """Errors: `capacity` when too many runs of the profile wait here (I35)."""
+        if self._dispatcher.line_is_full_for(Share((harness_id, profile_id), plan.profile.max_concurrent_runs)):
+            raise start.no_room()
 
     async def _plan_of(self, version: agent_pb2.AgentVersion) -> Plan:
         harness = version.blueprint.harness
         return Plan(version, await self._engine.catalog.profile(harness.id, harness.profile_id or DEFAULT_PROFILE))
 
+    async def _revision(self, subject: str, request: Request) -> int:
+        """Revision of the conversation's binding, 0 while there is none."""
+        try:
+            return (
+                await self._engine.sessions.find(subject, request.body.agent_id, request.body.conversation_id)
+            ).revision
+        except HarnessError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            return 0
+
     async def _reserve(
-        self, subject: str, request: Request, run_id: str, plan: Plan
+        self, subject: str, request: Request, run_id: str, plan: Plan, expected: int | None
     ) -> session_service_pb2.ReserveTurnResponse:
         harness = plan.version.blueprint.harness
         return await self._engine.sessions.reserve(
@@ -106,10 +124,11 @@ class Starter:
                 run_id=run_id,
                 request_key=request.key_for(run_id),
                 on_conflict=request.body.on_conflict or binding_pb2.CONFLICT_POLICY_REJECT,
+                expected_revision=expected,
             ),
         )
 
-    async def _after(
+    async def after(
         self, request: Request, run_id: str, reservation: session_service_pb2.ReserveTurnResponse, plan: Plan
     ) -> Run | None:
         """The run to answer with, or None to reserve again."""
@@ -124,6 +143,16 @@ class Starter:
                 return None
             case Next.LOOK:
                 return await self._look(request, reservation.run_id, binding)
+            case Next.READ_AGAIN:
+                return None
+            case Next.INTERRUPT_PENDING:
+                raise resume.pending(binding, reservation.run_id)
+            case Next.ANSWERED:
+                return await self._answered(request, reservation.run_id, binding, plan)
+            case Next.ANSWERED_OTHERWISE:
+                raise resume.answered_otherwise(reservation.run_id)
+            case Next.NOT_PENDING:
+                raise resume.not_pending(binding, request)
 
     # Start 2: nobody is answered with a run that is not stored.
 
@@ -152,7 +181,7 @@ class Starter:
         begun = False
         try:
             wanted = self._in_place(self._queued(request, run_id, binding, has_slot=True), binding, plan)
-            executor = Executor(HeldRun(self._engine, wanted, request.body, binding, Tail()))
+            executor = Executor(HeldRun(self._engine, wanted, request.body, binding, Tail(), request.decision))
             executor.place_early(binding, plan)
             run, begun = await self._insert(wanted, request, binding)
             if begun and run is not None:
@@ -195,6 +224,7 @@ class Starter:
             harness_id=pin.harness_id,
             profile_id=pin.profile_id,
             policy=request.policy,
+            resumed_from=request.resumed_from,
             status=Status.QUEUED,
             created_at=now,
             updated_at=now,
@@ -204,13 +234,13 @@ class Starter:
         """Store the run: it, and that it was stored now. Else the run that has its id or its request key already, or None when its id was
         buried meanwhile.
         """
-        inserted = await self._engine.store.insert(run, request.body.SerializeToString())
+        inserted = await self._engine.store.insert(run, request.stored)
         if not isinstance(inserted, Taken):
             return inserted, True
         by_id = await self._engine.store.get(run.run_id)
         if by_id is not None:
             return (start.same_request(by_id, request) if by_id.is_stored_run else None), False
-        known = await self._known(request)
+        known = await self.known(request)
         if known is not None:
             # Older than the reservation: give that back, nothing was stored for it.
             await self._canceller.end_reservation(binding, run.run_id, CancelReason.CLIENT_REQUEST)
@@ -220,6 +250,7 @@ class Starter:
         """The same request holds or awaits the slot under this id: answer it, and store it first if its starter has not yet."""
         run = await self._engine.store.get(run_id)
         if run is None:
+            start.check_adoptable(request, run_id, binding)
             # Queued, not in place: its starter may be making a runtime for it at this moment, and one executor alone does that.
             return await self._store(request, run_id, binding, plan, in_place=False)
         if run.is_stored_run:
@@ -227,13 +258,24 @@ class Starter:
         await self._canceller.end_reservation(binding, run_id, CancelReason.CLIENT_REQUEST)
         return None
 
-    async def _known(self, request: Request) -> Run | None:
+    async def known(self, request: Request) -> Run | None:
+        """The run of the same request, if it had one. Errors: `idempotency_mismatch`."""
         if not request.named_key:
             return None
         run = await self._engine.store.find_request(
             request.owner, request.body.agent_id, request.body.conversation_id, request.named_key
         )
         return None if run is None else start.same_request(run, request)
+
+    async def _answered(self, request: Request, run_id: str, binding: Binding, plan: Plan) -> Run | None:
+        """The same decision, taken before by this run: it alone is answered, under whatever request it was stored (I24)."""
+        if binding.active.run_id == run_id:
+            # Not stored yet, it is stored as the request that has the slot.
+            return await self._adopt(replace(request, named_key=binding.active.request_key), run_id, binding, plan)
+        run = await self._engine.store.get(run_id)
+        if run is None or not run.is_stored_run:
+            raise resume.answered_long_ago()
+        return run
 
     # Start 1: before any conflict is believed.
 
@@ -264,7 +306,7 @@ class Starter:
                 return Occupant.WORKING  # stored after all
         if state in (Occupant.ENDED, Occupant.ABANDONED):
             # A tombstone is no use of the epoch.
-            await self._canceller.give_back(binding.binding_id, run_id, stored=run is not None and run.is_stored_run)
+            await self._canceller.give_back(binding.binding_id, run_id, run)
         return state
 
     async def _clear_the_way(self, request: Request, run_id: str, binding: Binding) -> None:

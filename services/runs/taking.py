@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from harness.run.v1 import run_service_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.appending import Fenced
 from services.runs.clients.sessions import Binding
@@ -14,6 +13,7 @@ from services.runs.executor import Executor
 from services.runs.held import HeldRun
 from services.runs.lease import HeldLease
 from services.runs.patience import patiently
+from services.runs.resume import stored_turn
 from services.runs.run import Run, Status
 from services.runs.sealing import seal
 from services.runs.segmenting import Tail
@@ -65,11 +65,11 @@ class Taking:
     async def _prepare(self, binding: Binding | None) -> Executor:
         engine, run_id, generation, tail = self._engine, self.run.run_id, self.run.run_generation, Tail()
         stored = await engine.store.get_input(run_id)
-        turn_input = run_service_pb2.StartRunRequest.FromString(stored or b"")
+        turn_input, decision = stored_turn(self.run, stored)
         if generation > 1:
             binding = await self._claimed_slot()
             tail = await seal(engine.log, run_id, generation)
-        return Executor(HeldRun(engine, self.run, turn_input, binding, tail))
+        return Executor(HeldRun(engine, self.run, turn_input, binding, tail, decision))
 
     async def _claimed_slot(self) -> Binding | None:
         """The binding, its slot claimed for this generation: from here the old holder commits nothing (I10). None if the slot is not the run's."""

@@ -41,7 +41,7 @@ async def test_the_descriptor_names_all_38_capabilities_and_claims_no_more_than_
         placement_pb2.PLACEMENT_PROVIDER_MANAGED,
         placement_pb2.PLACEMENT_SANDBOX_POD,
     ]
-    for missing in ("tool.mcp", "interrupt.form_input", "memory.semantic", "subagents.mixed_harness"):
+    for missing in ("tool.mcp", "memory.semantic", "subagents.mixed_harness"):
         assert descriptor.capabilities[missing].level == capability_pb2.CAPABILITY_LEVEL_UNAVAILABLE
     assert descriptor.options_schema["additionalProperties"] is False
 
@@ -129,8 +129,12 @@ async def test_a_script_plays_its_steps_in_order():
     ("step", "code"),
     [
         ({"tool": {"id": "t", "name": "n"}}, "tools_unavailable"),
-        ({"interrupt": {"form": []}}, "interrupts_unavailable"),
-        ({"decision": True}, "interrupts_unavailable"),
+        ({"interrupt": {"form": []}}, "step_invalid"),
+        ({"interrupt": {"form": [{"name": "a", "type": "colour"}]}}, "step_invalid"),
+        ({"interrupt": {"form": [{"name": "a"}], "approve": [{"id": "c"}]}}, "step_invalid"),
+        ({"interrupt": {"approve": [{"id": "c", "name": "n", "allowed": ["maybe"]}]}}, "step_invalid"),
+        ({"interrupt": {"approve": ["c"]}}, "step_invalid"),
+        ({"interrupt": 3}, "step_invalid"),
         ({"memory": {"op": "get"}}, "memory_unavailable"),
         ({"subagent": {"agent_id": "a", "delegate": True}}, "delegation_unavailable"),
         ({"dance": 1}, "step_unknown"),

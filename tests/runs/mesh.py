@@ -297,6 +297,30 @@ class Client:
         )
         return await self._runs.call(self.runs.Invoke, request, subject=self.subject, timeout=PATIENCE)
 
+    async def resume(self, run_id: str, interrupt_id: str, revision: int = 1, **answer: Any) -> run_pb2.Run:
+        """Answer an interrupt; `form` is a dict of values, `calls` one of decisions by call, else it is dismissed."""
+        request = run_service_pb2.ResumeRunRequest(
+            run_id=run_id,
+            interrupt_id=interrupt_id,
+            revision=revision,
+            client_request_id=answer.pop("client_request_id", ""),
+        )
+        if "form" in answer:
+            json_format.ParseDict(answer["form"], request.form_values)
+        elif "calls" in answer:
+            for call_id, decision in answer["calls"].items():
+                json_format.ParseDict({"tool_call_id": call_id, **decision}, request.tool_decisions.decisions.add())
+        else:
+            request.dismiss = True
+        response = await self._runs.call(self.runs.ResumeRun, request, subject=self.subject, timeout=PATIENCE)
+        return response.run
+
+    async def interrupt_state(self, agent_id: str, conversation: str) -> run_service_pb2.InterruptState | None:
+        """What the conversation waits for."""
+        request = run_service_pb2.GetInterruptStateRequest(agent_id=agent_id, conversation_id=conversation)
+        response = await self._runs.call(self.runs.GetInterruptState, request, subject=self.subject)
+        return response.interrupt if response.HasField("interrupt") else None
+
     async def get(self, run_id: str) -> run_pb2.Run:
         request = run_service_pb2.GetRunRequest(run_id=run_id)
         response = await self._runs.call(self.runs.GetRun, request, subject=self.subject, wait_for_ready=True)

@@ -92,6 +92,12 @@ class RuntimeClient:
             async for response in responses:
                 yield response.batch
 
+    async def resume(self, host: Host, request: runtime_service_pb2.ResumeRunRequest) -> Batches:
+        """Start the turn that answers an interrupt and follow its drafts."""
+        async with aclosing(self._stream(host, "ResumeRun", request)) as responses:
+            async for response in responses:
+                yield response.batch
+
     async def attach(self, host: Host, request: runtime_service_pb2.AttachRunRequest) -> Batches:
         """Follow a run that was started earlier, after the last durable offset."""
         async with aclosing(self._stream(host, "AttachRun", request)) as responses:

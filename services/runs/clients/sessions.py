@@ -40,9 +40,13 @@ class SessionsClient:
         """Ask for the slot; a conflict is an outcome, not an error."""
         return await self._peer.call(self._stub.ReserveTurn, request, subject=subject)
 
-    async def release(self, binding_id: str, run_id: str, *, stored: bool) -> session_service_pb2.ReleaseTurnResponse:
-        """Give the slot back if it is still the run's. Idempotent."""
-        request = session_service_pb2.ReleaseTurnRequest(binding_id=binding_id, run_id=run_id, stored=stored)
+    async def release(
+        self, binding_id: str, run_id: str, *, stored: bool, issued: bool, interrupted: bool
+    ) -> session_service_pb2.ReleaseTurnResponse:
+        """Give the slot back if it is still the run's. `issued`: it may have reached a runtime; `interrupted`: it ended so. Idempotent."""
+        request = session_service_pb2.ReleaseTurnRequest(
+            binding_id=binding_id, run_id=run_id, stored=stored, issued=issued, interrupted=interrupted
+        )
         return await self._peer.call(self._stub.ReleaseTurn, request)
 
     async def withdraw(self, binding_id: str, run_id: str) -> Binding:
@@ -82,12 +86,13 @@ class SessionsClient:
         pending: event_pb2.PendingHead | None,
         outcome: payload_pb2.RunCompleted,
         runtime_ref: runtime_ref_pb2.RuntimeRef | None,
+        interrupt: binding_pb2.Interrupt | None = None,
     ) -> int:
-        """Commit the thread's head and how its run ended, in one write, with the runtime if it is not recorded; the head's revision. Idempotent
-        for a run.
+        """Commit the thread's head and how its run ended, in one write, with the runtime if it is not recorded and the interrupt it ends with;
+        the head's revision. Idempotent for a run.
         """
         request = session_service_pb2.CommitHeadRequest(
-            fence=fence, pending=pending, outcome=outcome, runtime_ref=runtime_ref
+            fence=fence, pending=pending, outcome=outcome, runtime_ref=runtime_ref, interrupt=interrupt
         )
         response = await self._peer.call(self._stub.CommitHead, request)
         return response.revision
