@@ -204,6 +204,50 @@ async def test_detached_for_too_long_is_cancelled():
         assert drafts[0].payload.run_cancelled.reason == payload_pb2.CANCEL_REASON_SHUTDOWN
 
 
+async def test_i7_what_nobody_reads_waits_at_the_bound_for_the_next_executor():
+    async def play(turn):
+        for number in range(100):
+            yield events.text(f"{number},")
+        yield events.completed()
+
+    adapter, context = steered(play, flow=runtime_pb2.RuntimeLimits(max_unacked_events=5))
+    async with context as client:
+        await client.create()
+        call = client.start(client.fence(1, "r1", 1), client.input("x"))
+        await call.read()
+        call.cancel()
+        await until(lambda: adapter.taken == 5)
+        # The next one knows that two are durable, although nobody has acknowledged them.
+        young = client.fence(1, "r1", 2)
+        call = client.attach(young, 2)
+        seen = []
+        while len(seen) < 3:
+            seen += (await call.read()).batch.drafts
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert adapter.taken == 5
+        await client.ack(young, 2 + len(seen))
+        while len(seen) < 99:
+            seen += (await call.read()).batch.drafts
+            await client.ack(young, 2 + len(seen))
+        assert text_of(seen) == "".join(f"{number}," for number in range(2, 100))
+        assert len(adapter.turns) == 1
+
+
+async def test_i11_what_was_left_alone_for_too_long_is_remembered_and_never_started_again():
+    adapter, context = steered(forever, flow=runtime_pb2.RuntimeLimits(detach_grace_seconds=1))
+    async with context as client:
+        await client.create()
+        call = client.start(client.fence(1, "r1", 1), client.input("x"))
+        await call.read()
+        call.cancel()
+        await until(lambda: adapter.ended)
+        joined = await client.follow(client.start(client.fence(1, "r1", 2), client.input("x")))
+        assert kinds(joined) == ["content.delta", "run.cancelled"]
+        assert kinds(await client.follow(client.attach(client.fence(1, "r1", 3), 1))) == ["run.cancelled"]
+        assert len(adapter.turns) == 1
+
+
 async def test_a_reader_that_was_overtaken_by_an_acknowledgement_goes_on_behind_it():
     class Hooks(RunHooks):
         async def begin(self):
