@@ -106,12 +106,8 @@ class _Verifier:
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
 
-async def _open_runs_store(*_: Any, **__: Any) -> Any:
-    return running().world.store_of("runs")
-
-
-async def _open_sessions_store(*_: Any, **__: Any) -> Any:
-    return running().world.store_of("sessions")
+async def _open_service_store(service: str, *_: Any, **__: Any) -> Any:
+    return running().world.store_of(service)
 
 
 async def _open_segment_log(store: Any, *_: Any, **__: Any) -> Any:
@@ -131,13 +127,13 @@ def _facade_channels() -> Any:
 
 
 OUTSIDE: Final[tuple[tuple[str, str, Any], ...]] = (
-    ("services.runs.__main__", "open_record_store", _open_runs_store),
+    ("services.runs.__main__", "open_service_store", _open_service_store),
     ("services.runs.__main__", "open_segment_log", _open_segment_log),
     ("services.runs.__main__", "open_bus", _open_bus),
     ("services.runs.__main__", "connect", _connect),
     ("services.runs.__main__", "CapabilitySigner", _Signer),
     ("services.runs.clients.runtime", "connect", _connect),
-    ("services.sessions.__main__", "open_record_store", _open_sessions_store),
+    ("services.sessions.__main__", "open_service_store", _open_service_store),
     ("services.sessions.__main__", "CapabilityVerifier", _Verifier),
     ("adapters.sdk.host.registry", "FacadeChannels", _facade_channels),
 )

@@ -231,7 +231,16 @@ class World:
         lives = [
             life for name, life in self._lives.items() if name.startswith(names) and not life.dead and not life.paused
         ]
-        return self.random.choice(lives) if lives else None
+        if not lives:
+            return None
+        # Mostly somebody who is at work: what happens to the idle shows little.
+        holders = {
+            facts.document["holder"]
+            for facts in self.checker.runs.values()
+            if facts.document and facts.document["status"] == "running" and not facts.terminal
+        }
+        busy = [one.life for one in self._bus.connections if one.holder in holders and one.life in lives]
+        return self.random.choice(busy if busy and self.random.random() < 0.75 else lives)
 
     def _crash(self) -> None:
         life = self._target("runs", "runs-", "sessions") if self.random.random() < 0.25 else self._target("runs")
