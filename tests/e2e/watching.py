@@ -61,6 +61,8 @@ class Subscriber:
     arrived: list[float] = field(default_factory=list[float])
     """When each frame came, monotonic seconds."""
     connections: int = 0
+    broken: int = 0
+    """Connections that were cut off, rather than ended."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -90,6 +92,8 @@ class Subscriber:
             try:
                 await self._once(client, self.urls[self.connections % len(self.urls)])
             except httpx.TransportError:
+                self.broken += 1  # the gateway is gone or stopped: what it had sent is here
+            if not self.ended:
                 await asyncio.sleep(AGAIN_SECONDS)  # as a browser does, which nobody tells when the gateway is back
         return self
 
@@ -100,7 +104,6 @@ class Subscriber:
         timeout = httpx.Timeout(60, read=READ_SECONDS, pool=None)
         async with client.stream("GET", path, headers=headers, timeout=timeout) as response:
             if response.status_code in COME_BACK:
-                await asyncio.sleep(AGAIN_SECONDS)
                 return
             assert response.status_code == 200, await response.aread()
             async with aclosing(_frames(response)) as frames:
