@@ -208,6 +208,10 @@ def _hint(status: int, code: str, facts: Mapping[str, str | int]) -> str:
             f"Run {run_id} is active: watch it with `harness runs watch {run_id}`, cancel it with `harness runs cancel {run_id}`, "
             "or give --on-conflict enqueue or interrupt."
         )
+    if code == "interrupt_pending" and "run_id" in facts:
+        return f"Decide with `harness runs resume {facts['run_id']}`, dismiss it with `--dismiss` there, or give --on-conflict interrupt."
+    if code == "revision_conflict" and "revision" in facts:
+        return "Look at what is asked now: resume again without --decision."
     if code == "revision_conflict":
         return "Somebody saved the agent at the same time: look at it with `harness agents show`, then apply again."
     if code == "harness_disabled":

@@ -50,6 +50,8 @@ class Watch:
             run = await api.get(f"/api/v1/runs/{self.run_id}")
             last = f"run.{run['status']}"
             output.note(f"{self.run_id}: {run['status']}, no event after {self.cursor}")
+        if EXIT_CODES[last] is ExitCode.WAITING:
+            output.note(f"Decide with `harness runs resume {self.run_id}`.")
         return int(EXIT_CODES[last])
 
     def interrupted(self) -> CommandError:
@@ -113,8 +115,21 @@ class Turn:
 async def start_and_watch(api: Api, output: Output, turn: Turn, *, detach: bool = False) -> int:
     """Starts the turn; unless detached, watches it to its end and returns the exit code for how it ended."""
     run = await _start(api, turn)
+    turn.watch = Watch(run["run_id"], reached=True)
+    return await started(output, turn.watch, run, api, detach=detach, names_conversation=turn.names_conversation)
+
+
+async def started(
+    output: Output,
+    watch: Watch,
+    run: dict[str, Any],
+    api: Api,
+    *,
+    detach: bool,
+    names_conversation: bool = True,
+) -> int:
+    """Says which run was started; unless detached, watches it to its end and returns the exit code for how it ended."""
     run_id, conversation = run["run_id"], run["conversation_id"]
-    turn.watch = Watch(run_id, reached=True)
     if detach:
         if output.as_json:
             output.document(run)
@@ -122,9 +137,9 @@ async def start_and_watch(api: Api, output: Output, turn: Turn, *, detach: bool 
             output.say(f"run {run_id} of conversation {conversation}: {run['status']}")
             output.note(f"Watch it with `harness runs watch {run_id}`.")
         return 0
-    chosen = "" if turn.names_conversation else " (go on with it by --conversation)"
+    chosen = "" if names_conversation else " (go on with it by --conversation)"
     output.note(f"run {run_id} · conversation {conversation}{chosen}")
-    return await turn.watch.follow(api, output)
+    return await watch.follow(api, output)
 
 
 async def _start(api: Api, turn: Turn) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`harness run` and `harness runs`: start, watch, show and cancel runs."""
+"""`harness run` and `harness runs`: start, watch, show, resume and cancel runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cli.api import Api
     from cli.output import Output
 
-app = typer.Typer(help="List, show, watch and cancel runs.", no_args_is_help=True)
+app = typer.Typer(help="List, show, watch, resume and cancel runs.", no_args_is_help=True)
 
 _COLUMNS = ("RUN", "AGENT", "CONVERSATION", "STATUS", "EVENTS", "CREATED")
 _FIELDS = (
@@ -116,6 +116,33 @@ def watch(
 
     watching = Watch(run_id, after)
     execute(watching.follow, as_json=as_json, on_interrupt=watching.interrupted)
+
+
+@app.command("resume")
+def resume(
+    run_id: RunId,
+    decision: Annotated[
+        str | None,
+        typer.Option(
+            "--decision",
+            metavar="JSON|FILE",
+            help="The decision: JSON, or a file with it; - is standard input. Without it, it is asked for on the terminal.",
+        ),
+    ] = None,
+    dismiss: Annotated[bool, typer.Option("--dismiss", help="Dismiss the question.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Send it and leave: print the run, not its events.")] = False,
+    request_id: RequestId = None,
+    as_json: Json = False,
+) -> None:
+    """Decide on what an interrupted run waits for, and show the run that goes on with it. The same decision again is the same run."""
+    from cli.decision import Resume, resume_and_watch
+
+    resuming = Resume.create(run_id, decision, dismiss, request_id)
+    execute(
+        lambda api, output: resume_and_watch(api, output, resuming, detach=detach),
+        as_json=as_json,
+        on_interrupt=resuming.interrupted,
+    )
 
 
 @app.command("cancel")

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from adapters.reference.adapter import ReferenceAdapter
-from adapters.sdk.testing import kinds, served, text_of
+from adapters.sdk.testing import kinds, served
 from harness.common.v1 import blueprint_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2

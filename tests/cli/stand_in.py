@@ -51,6 +51,8 @@ class StandIn:
     issues: list[dict[str, str]] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     held: asyncio.Event = field(default_factory=asyncio.Event)
+    interrupt: dict[str, Any] | None = None
+    """What its conversation waits for."""
 
     def add_run(self, run_id: str, events: list[tuple[str, dict[str, Any]]], **more: Any) -> None:
         """A run with these events; it ended if the last one is a terminal."""
@@ -78,6 +80,8 @@ class StandIn:
                 Route("/api/v1/runs", self._runs, methods=["GET", "POST"]),
                 Route("/api/v1/runs/{run_id}", self._run, methods=["GET", "DELETE"]),
                 Route("/api/v1/runs/{run_id}/events/stream", self._stream),
+                Route("/api/v1/runs/{run_id}/resume", self._resume, methods=["POST"]),
+                Route("/api/v1/conversations/{conversation_id}/interrupt-state", self._interrupt_state),
                 Route("/api/v1/harnesses", self._harnesses),
                 Route("/api/v1/harnesses/{harness_id}/health", self._health),
                 Route("/api/v1/sessions/clear", self._clear, methods=["POST"]),
@@ -164,6 +168,17 @@ class StandIn:
         if request.method == "DELETE":
             run["status"] = "cancelled"
         return success(run)
+
+    async def _resume(self, request: Request) -> Response:
+        await self._record(request)
+        if "resume" in self.answers:
+            return self.answers["resume"]
+        run_id = request.path_params["run_id"]
+        return success(next(run for run in self.runs.values() if run["resumed_from"] == run_id), 202)
+
+    async def _interrupt_state(self, request: Request) -> Response:
+        await self._record(request)
+        return success(self.interrupt)
 
     async def _stream(self, request: Request) -> Response:
         await self._record(request)
