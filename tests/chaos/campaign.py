@@ -194,25 +194,40 @@ class Campaign:
 
     async def _checkpoint(self, clients: Clients) -> None:
         began = time.monotonic()
+        phases: dict[str, float] = {}
+
+        def passed(phase: str) -> None:
+            phases[phase] = time.monotonic() - began - sum(phases.values())
+
         while self._open:
             await asyncio.wait(set(self._open))
-        await clients.rest(ANSWER_SECONDS + 4 * self.asked.ttl)
         await self.faults.settle()
+        passed("faults over")
+        await clients.rest(ANSWER_SECONDS + 4 * self.asked.ttl)
+        passed("clients answered")
         await self._settled("after the faults")
         await clients.subscribers.finish(PATIENCE_SECONDS)
+        passed("settled")
         await asyncio.gather(
             *(clients.goes_on(agent, talk, random.Random(talk), PATIENCE_SECONDS) for agent, talk in clients.talks)
         )
         await self._settled("after the last turns")
+        passed("all go on")
         await self._replay(clients.subscribers)
+        passed("replayed")
         stored = StoredMesh(self.mesh.stores())
         wrong = [*self.recorded.wrong, *await asyncio.to_thread(violations_of, stored, self.recorded, self.journal)]
-        self.result.violate([each for each in wrong if each not in self.result.violations])
+        new = [each for each in wrong if each not in self.result.violations]
+        self.result.violate(new)
         self.result.subscribers += len(self.recorded.watchers)
         self.result.reconnects += sum(max(0, seen.connections - 1) for seen in self.recorded.watchers)
         # What was judged is judged; the logs themselves are looked at again each time.
         self.recorded.watchers.clear()
-        self.say(f"judged in {time.monotonic() - began:.0f} s: {len(self.result.violations)} violations")
+        passed("judged")
+        said = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in phases.items())
+        self.say(f"judged: {len(self.result.violations)} violations ({said})")
+        for each in new:
+            self.say(f"VIOLATION {each}")
 
     async def _settled(self, when: str) -> None:
         stored, began = StoredMesh(self.mesh.stores()), time.monotonic()

@@ -189,9 +189,16 @@ class Clients:
                 self.recorded.complain(f"I35: {method} {path}: no answer for {time.monotonic() - began:.0f} s")
             self.recorded.answers[f"{method} {type(error).__name__}"] += 1
             return None
-        if answer.status_code >= 400 and answer.status_code not in RETRYABLE:
-            self.recorded.complain(f"{method} {path}: {answer.status_code} {answer.text[:400]}")
-        code = "" if answer.status_code < 400 else f" {answer.json().get('code', '')}"
+        code = ""
+        if answer.status_code >= 400:
+            try:
+                code = f" {answer.json()['code']}"
+            except (ValueError, KeyError):
+                self.recorded.complain(
+                    f"no answer of ours: {method} {path}: {answer.status_code} {answer.text[:400]!r}"
+                )
+            if answer.status_code not in RETRYABLE:
+                self.recorded.complain(f"{method} {path}: {answer.status_code} {answer.text[:400]}")
         self.recorded.answers[f"{method} {answer.status_code}{code}"] += 1
         return answer
 

@@ -58,7 +58,7 @@ async def run_campaign(asked: Asked, means: Means, say: Say) -> Result:
         if means.store == "mongodb":
             named = os.environ.get("MONGO_TEST_URI", "")
             server = await stack.enter_async_context(store_server(means.folder / "mesh" / "store", named))
-        mesh = stack.enter_context(_mesh(journal, means, server))
+        mesh = stack.enter_context(mesh_of(journal, means, server))
         chaos_mesh = ChaosMesh(mesh, server)
         left_out, possible = _possible(disk, server)
         faults = Faults(chaos_mesh, means.ttl, disk if isinstance(disk, SmallDisk) else None)
@@ -95,13 +95,16 @@ def _small_disk(folder: Path, kept: Path) -> Generator[SmallDisk | str]:
         yield disk
     finally:
         if isinstance(disk, SmallDisk):
-            if not kept.exists():
-                shutil.copytree(folder, kept)
-            disk.unmount()
+            try:
+                if not kept.exists():
+                    shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.sock"))
+            finally:
+                disk.unmount()
 
 
 @contextmanager
-def _mesh(journal: Path, means: Means, server: StoreServer | None) -> Generator[RunningMesh]:
+def mesh_of(journal: Path, means: Means, server: StoreServer | None) -> Generator[RunningMesh]:
+    """A mesh whose adapter writes every start into the journal."""
     data_dir, operator_file = means.folder / "mesh", means.folder / "harness.yaml"
     operator_file.write_text(OPERATOR_FILE.format(address=layout_of(data_dir).socket("adapter-reference")), "utf-8")
     environment = {JOURNAL: str(journal), "HARNESS_LEASE_TTL_SECONDS": f"{means.ttl:g}"}
