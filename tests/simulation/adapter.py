@@ -14,7 +14,8 @@ from adapters.sdk.errors import InternalError
 from adapters.sdk.session import CallerAssignedSessions, EventAssignedSessions, ProviderSessionManager
 from adapters.sdk.simple import BaseAdapter, BaseRuntime
 from harness.adapter.v1 import descriptor_pb2
-from harness.event.v1 import event_pb2
+from harness.event.v1 import event_pb2, payload_pb2
+from harness.runtime.v1 import runtime_pb2
 from tests.simulation.loop import Life
 
 
@@ -53,8 +54,13 @@ class ScriptedRuntime(BaseRuntime):
         self._adapter = adapter
         self._construction = construction
 
-    async def stream(self, turn: Turn) -> AsyncIterator[event_pb2.EventDraft]:
-        script: dict[str, Any] = orjson.loads(turn.message)
+    def stream(self, turn: Turn) -> AsyncIterator[event_pb2.EventDraft]:
+        return self._play(turn, orjson.loads(turn.message))
+
+    def resume(self, turn: Turn, decision: runtime_pb2.ResumeDecision) -> AsyncIterator[event_pb2.EventDraft]:
+        return self._play(turn, {"events": 2, "pause": 0.1})
+
+    async def _play(self, turn: Turn, script: dict[str, Any]) -> AsyncIterator[event_pb2.EventDraft]:
         world, adapter = self._adapter.world, self._adapter
         world.turn_began(adapter.life, adapter.incarnation, turn, self._construction)
         pause = script.get("pause", 0.0)
@@ -76,6 +82,13 @@ class ScriptedRuntime(BaseRuntime):
                 await asyncio.Event().wait()
             if end == "fail":
                 raise InternalError("The provider failed.", code="provider_failed")
-            yield events.completed()
+            if end == "ask":
+                yield events.form_requested("ask-1", [FIELD], "Which?")
+                yield events.interrupted("ask-1")
+            else:
+                yield events.completed()
         finally:
             world.turn_ended(adapter.life, turn)
+
+
+FIELD = payload_pb2.FormField(name="answer", type=payload_pb2.FORM_FIELD_TYPE_STRING, required=True)

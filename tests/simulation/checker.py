@@ -53,6 +53,8 @@ class RunFacts:
     slot_generation: int = 0
     had_slot: bool = False
     through_offset: int = 0
+    asked: bool = False
+    """Whether its interrupt was stored."""
 
 
 class Checker:
@@ -66,6 +68,8 @@ class Checker:
         self._keys: dict[tuple[str, ...], str] = {}
         self._begun_clears: dict[str, int] = {}
         self._bumps: dict[str, int] = {}
+        self._decided: dict[tuple[str, str, int], tuple[str, str]] = {}
+        self._dismissed_by: dict[str, str] = {}
 
     def run(self, run_id: str) -> RunFacts:
         """The facts of a run."""
@@ -102,6 +106,10 @@ class Checker:
             if other != after["run_id"]:
                 raise Violation("I6", f"request key {key[3]} has two runs, {other} and {after['run_id']}")
             self._count("run_stored")
+            if after["run_id"] in self._dismissed_by and after["policy"] != "interrupt":
+                raise Violation(
+                    "I24", f"{after['run_id']} ({after['policy']}) dismissed {self._dismissed_by[after['run_id']]}"
+                )
             return
         self._run_changed(facts, before, after)
 
@@ -209,6 +217,8 @@ class Checker:
                 raise Violation("I30", f"{facts.run_id} completed with revision {durable} and no head names it")
             if not facts.turns:
                 raise Violation("I11", f"{facts.run_id} completed and no provider began it")
+        if kind == "run_interrupted" and not facts.asked:
+            raise Violation("I24", f"{facts.run_id} ended interrupted, and its interrupt was never stored")
         if kind == "run_cancelled":
             reason = payload.run_cancelled.reason
             self._count(f"cancelled_{reason}")
@@ -244,6 +254,7 @@ class Checker:
         self._slot_changed(key, before, after)
         self._line_changed(key, before, after)
         self._fenced(key, before, after, call)
+        self._interrupt_changed(key, before, after)
 
     def _epoch_opened(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
         self._count("clear")
@@ -300,7 +311,10 @@ class Checker:
                     "I6", f"{key}: the slot was given and turn went from {before['turn']} to {after['turn']}"
                 )
             line = before["waiting"]
-            if line and new["run_id"] != line[0]["run_id"]:
+            resumes = (after.get("interrupt") or {}).get("consumed_by") == new["run_id"]
+            # A start of policy `interrupt` goes before all others, and past what was asked.
+            dismisses = bool(before.get("interrupt")) and after.get("interrupt") is None
+            if line and not resumes and not dismisses and new["run_id"] != line[0]["run_id"]:
                 raise Violation(
                     "queue", f"{key}: {new['run_id']} got the slot before {line[0]['run_id']}, the first in line"
                 )
@@ -372,6 +386,45 @@ class Checker:
                 raise Violation("I30", f"{key}: a head was committed after it was marked uncertain")
             facts.head = True
 
+    def _interrupt_changed(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
+        old, new = before.get("interrupt"), after.get("interrupt")
+        active = after["active"]
+        given = active is not None and (before["active"] is None or before["active"]["run_id"] != active["run_id"])
+        if old == new:
+            if given and old is not None and not old["consumed_by"]:
+                raise Violation("I24", f"{key}: the slot was given past the interrupt of {old['run_id']}")
+            return
+        if new is not None and (old is None or new["run_id"] != old["run_id"]):
+            self._count("interrupt_stored")
+            head = after["head"]
+            if head is not None and head["run_id"] != new["run_id"]:
+                raise Violation("I24", f"{key}: the interrupt of {new['run_id']} was stored without its head")
+            self.run(new["run_id"]).asked = True
+            return
+        assert old is not None
+        if new is None:
+            if not old["consumed_by"] and given and active is not None:
+                self._count("interrupt_dismissed")
+                self._dismissed_by[active["run_id"]] = old["run_id"]
+                document = self.run(active["run_id"]).document
+                if document and document["policy"] != "interrupt":
+                    raise Violation("I24", f"{key}: {active['run_id']} ({document['policy']}) dismissed an interrupt")
+            return
+        if new["consumed_by"] and not old["consumed_by"]:
+            self._count("interrupt_consumed")
+            if active is None or active["run_id"] != new["consumed_by"] or not given:
+                raise Violation("I24", f"{key}: {new['consumed_by']} consumed an interrupt and did not get the slot")
+            if not self.run(old["run_id"]).terminal:
+                raise Violation("I24", f"{key}: the interrupt of {old['run_id']} was consumed before its terminal")
+        elif old["consumed_by"] and not new["consumed_by"]:
+            self._count("interrupt_given_back")
+            if self.run(old["consumed_by"]).turns:
+                raise Violation("I24", f"{key}: {old['consumed_by']} began and its interrupt was given back")
+            if new["revision"] != old["revision"] + 1:
+                raise Violation("I24", f"{key}: an interrupt was given back with revision {new['revision']}")
+        elif old["consumed_by"] != new["consumed_by"]:
+            raise Violation("I24", f"{key}: an interrupt was consumed by {old['consumed_by']} and {new['consumed_by']}")
+
     # --- what providers did ---
 
     def turn_began(self, incarnation: str, run_id: str, generation: int) -> None:
@@ -404,6 +457,21 @@ class Checker:
         self._count("conflict")
         if known is not None:
             raise Violation("I6", f"request {request_id} has the run {known} and met {conflict_with} as a conflict")
+
+    def interrupt_shown(self, run_id: str) -> None:
+        """A client was shown the interrupt of a run."""
+        if self.run(run_id).terminal != "interrupted":
+            raise Violation("I24", f"the interrupt of {run_id} was shown before its terminal was in the log")
+
+    def resumed(self, run_id: str, question: tuple[str, str, int], decision: str) -> None:
+        """A decision was answered with a run."""
+        self._count("resumed")
+        facts = self.run(run_id)
+        if not facts.document or facts.document["status"] == "tombstone":
+            raise Violation("I6", f"a decision was answered with {run_id}, which is not stored")
+        before = self._decided.setdefault(question, (decision, run_id))
+        if before != (decision, run_id):
+            raise Violation("I24", f"{question} was decided as {before} and as {(decision, run_id)}")
 
     def cancelled(self, run_id: str) -> None:
         """A cancel was answered."""

@@ -29,6 +29,8 @@ USUAL: Final = {
     "cancel_active": 0.7,
     "clear": 0.8,
     "wait": 1.0,
+    "resume": 2.0,
+    "resume_again": 1.0,
 }
 """How often a client does what."""
 SCRIPTS: Final = {
@@ -40,6 +42,7 @@ SCRIPTS: Final = {
     "part": 1.0,
     "session": 1.5,
     "silent": 0.7,
+    "ask": 2.0,
 }
 MAYBE: Final = frozenset(
     {Reason.UNAVAILABLE, Reason.STORE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED, Reason.CANCELLED, Reason.INTERNAL}
@@ -58,6 +61,7 @@ class Conversation:
         self.requests: list[api.StartRunRequest] = []
         self.runs: list[str] = []
         self.answers: dict[str, str] = {}
+        self.decisions: list[api.ResumeRunRequest] = []
         self.clears = 0
         self._number = 0
 
@@ -120,6 +124,10 @@ class Client:
                 self._world.check("cancelled", answer.run_id)
         elif operation == "clear":
             await self._clear()
+        elif operation == "resume":
+            await self._resume()
+        elif operation == "resume_again" and conversation.decisions:
+            await self._decide(random.choice(conversation.decisions))
         elif operation == "wait":
             await asyncio.sleep(random.random() * 2)
 
@@ -132,6 +140,43 @@ class Client:
             if answer is not None:
                 if answer.cleared:
                     self._world.check("cleared", conversation.key, answer.next_epoch)
+                return
+
+    async def _resume(self) -> None:
+        conversation = self._conversation
+        state = await self._call(
+            "GetInterruptState",
+            api.GetInterruptStateRequest(agent_id=conversation.agent, conversation_id=conversation.name),
+        )
+        if state is None or not state.HasField("interrupt"):
+            return
+        interrupt = state.interrupt
+        self._world.check("interrupt_shown", interrupt.run_id)
+        request = api.ResumeRunRequest(
+            run_id=interrupt.run_id, interrupt_id=interrupt.interrupt_id, revision=interrupt.revision
+        )
+        decision = self._random.choice(("yes", "no", ""))
+        if decision:
+            request.form_values.update({"answer": decision})
+        else:
+            request.dismiss = True
+        conversation.decisions.append(request)
+        await self._decide(request)
+
+    async def _decide(self, request: api.ResumeRunRequest) -> None:
+        for attempt in range(self._random.choice((1, 3))):
+            if attempt:
+                await asyncio.sleep(self._random.random() * 0.5)
+            answer, refusal = await self._ask("ResumeRun", request)
+            if answer is not None:
+                decision = request.form_values["answer"] if request.HasField("form_values") else "dismiss"
+                question = (request.run_id, request.interrupt_id, request.revision)
+                self._world.check("resumed", answer.run.run_id, question, decision)
+                self._conversation.runs.append(answer.run.run_id)
+                if self._random.random() < 0.6:
+                    self._watch(answer.run.run_id)
+                return
+            if refusal.reason not in MAYBE:
                 return
 
     async def _start(self, request: api.StartRunRequest) -> None:
@@ -216,8 +261,8 @@ class Client:
             script["end"] = "hang"
         elif kind == "silent":
             script |= {"events": 0, "end": "hang"}
-        elif kind == "fail":
-            script["end"] = "fail"
+        elif kind in ("fail", "ask"):
+            script["end"] = kind
         elif kind in ("tool", "part", "session"):
             script[kind] = True
         return script

@@ -14,7 +14,7 @@ from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.host.runtime_service import RuntimeServicer
 from harness.adapter.v1 import descriptor_pb2
 from harness.catalog.v1 import agent_pb2, resolution_service_pb2
-from harness.common.v1 import blueprint_pb2, placement_pb2
+from harness.common.v1 import blueprint_pb2, capability_pb2, placement_pb2
 from services.common.capability_token import CapabilitySigner, generate_private_key
 from services.common.errors import not_found
 from services.common.server import Service, ServiceContext
@@ -181,18 +181,21 @@ class Catalog:
 
 
 HOST_OF: Final = {"first": "host-a", "second": "host-b"}
+_ASKS: Final = {"interrupt.form_input": capability_pb2.Capability(level=capability_pb2.CAPABILITY_LEVEL_NATIVE)}
 DESCRIPTORS: Final = {
     "first": descriptor_pb2.Descriptor(
         harness_id="first",
         adapter_version="1.0.0",
         thread_state_strategy=descriptor_pb2.THREAD_STATE_STRATEGY_ADAPTER_STORE,
         session_id_style=descriptor_pb2.SESSION_ID_STYLE_EVENT_ASSIGNED,
+        capabilities=_ASKS,
     ),
     "second": descriptor_pb2.Descriptor(
         harness_id="second",
         adapter_version="1.0.0",
         thread_state_strategy=descriptor_pb2.THREAD_STATE_STRATEGY_ADAPTER_STORE,
         session_id_style=descriptor_pb2.SESSION_ID_STYLE_CALLER_ASSIGNED,
+        capabilities=_ASKS,
     ),
 }
 

@@ -365,13 +365,16 @@ def _told(collection: str, before: Any, after: Any) -> dict[str, Any] | None:
     )
     if before is None:
         return facts | {"new": shown["status"], "active": _run_of(shown)}
-    for name, value in shown.items():
+    for name in shown:
+        value: Any = shown[name]
         if before.get(name) == value or name in ("updated_at", "unsettled_changed_at", "rev", "used"):
             continue
-        if name == "active":
-            value = _run_of(shown)
-        elif name == "waiting":
+        if name == "waiting":
             value = [place["run_id"][-6:] for place in value]
+        elif name == "active":
+            value = _run_of(shown)
+        elif name == "interrupt" and value is not None:
+            value = (value["revision"], value["run_id"][-6:], "by", value["consumed_by"][-6:])
         elif name == "head" and value is not None:
             value = (value["revision"], value["run_id"][-6:])
         facts[name] = value
