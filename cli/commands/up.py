@@ -46,6 +46,15 @@ def up(
             help="How many processes of catalog, sessions, runs, gateway: 1 to 16 each, 1 where nothing is said.",
         ),
     ] = None,
+    store_url: Annotated[
+        str | None,
+        typer.Option(
+            "--store-url",
+            metavar="URL",
+            help="mongodb://host/database for all services. Default: HARNESS_STORE_URL or HARNESS_STORE_URL_FILE, else a SQLite file each. "
+            "With a password in it, use the environment: arguments can be seen by every user.",
+        ),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Once ready, save the example agent and show a turn of it.")
     ] = False,
@@ -57,14 +66,22 @@ def up(
         )
     import asyncio
 
-    finish(lambda: asyncio.run(_up(host, port, data_dir, config, replicas, demo=demo)))
+    finish(lambda: asyncio.run(_up(host, port, data_dir, config, replicas, store_url, demo=demo)))
 
 
 async def _up(
-    host: str, port: int, data_dir: Path | None, config: Path | None, replicas: str | None, *, demo: bool
+    host: str,
+    port: int,
+    data_dir: Path | None,
+    config: Path | None,
+    replicas: str | None,
+    store_url: str | None,
+    *,
+    demo: bool,
 ) -> int:
     from cli.mesh.layout import default_data_dir
     from cli.mesh.replicas import Replicas, parse_replicas
+    from cli.mesh.store import database_url
     from cli.mesh.supervisor import UpOptions, run_mesh
 
     on_ready: Callable[[str], Awaitable[None]] | None = None
@@ -75,9 +92,10 @@ async def _up(
     try:
         wanted = Replicas() if replicas is None else parse_replicas(replicas)
         wanted.ports(port)
+        database = database_url(store_url)
     except ConfigurationError as error:
         raise usage_error(str(error), "See `harness up --help`.") from None
-    options = UpOptions(host, port, data_dir or default_data_dir(), config, wanted)
+    options = UpOptions(host, port, data_dir or default_data_dir(), config, wanted, database)
     return await run_mesh(options, say=_say, on_ready=on_ready)
 
 

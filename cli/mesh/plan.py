@@ -20,6 +20,12 @@ PASSED_ON = (
 )  # fmt: skip
 """What a service gets of the environment, besides HARNESS_* and OTEL_*: no credential of a provider is meant for it."""
 
+NOT_PASSED_ON = (
+    "HARNESS_TOKEN", "HARNESS_URL", "HARNESS_SUBJECT", "HARNESS_SERVICE_TOKENS", "HARNESS_METRICS_LISTEN",
+    "HARNESS_STORE_URL", "HARNESS_STORE_URL_FILE",
+)  # fmt: skip
+"""What is meant for the command alone, or is given to those that need it."""
+
 ADAPTER_SETTINGS = (
     "HARNESS_LOG_LEVEL",
     "HARNESS_ADAPTER_MAX_RUNS",
@@ -78,6 +84,8 @@ class Options:
     adapters: Sequence[EmbeddedAdapter]
     bus_command: Sequence[str]
     replicas: Replicas = field(default_factory=Replicas)
+    store_url: str = field(default="", repr=False)
+    """The database of all services; empty: a SQLite file each."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
@@ -129,7 +137,7 @@ def _services(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
                 **_service_environment(secrets, options),
                 "HARNESS_LISTEN": layout.socket(replica_name(name, replica)),
                 "HARNESS_DATA_DIR": str(layout.data),
-                "HARNESS_STORE_URL": f"sqlite://{layout.store / name}.sqlite3",
+                "HARNESS_STORE_URL": options.store_url or f"sqlite://{layout.store / name}.sqlite3",
                 "HARNESS_IDENTITY_KEY_FILE": str(secrets.identity_key),
                 **own(name, replica),
             },
@@ -217,7 +225,7 @@ def _service_environment(secrets: SecretFiles, options: Options) -> dict[str, st
         for name, value in options.environment.items()
         if name in PASSED_ON or name.startswith(("HARNESS_", "OTEL_"))
     }
-    for name in ("HARNESS_TOKEN", "HARNESS_URL", "HARNESS_SUBJECT", "HARNESS_SERVICE_TOKENS", "HARNESS_METRICS_LISTEN"):
+    for name in NOT_PASSED_ON:
         passed.pop(name, None)
     passed.setdefault("HARNESS_SHUTDOWN_GRACE_SECONDS", str(SHUTDOWN_GRACE_SECONDS))
     passed["HARNESS_SERVICE_TOKENS_FILE"] = str(secrets.service_token)

@@ -50,6 +50,7 @@ class UpOptions:
     data_dir: Path
     config_file: Path | None
     replicas: Replicas = field(default_factory=Replicas)
+    store_url: str = field(default="", repr=False)
 
 
 async def run_mesh(options: UpOptions, *, say: Say, on_ready: Callable[[str], Awaitable[None]] | None = None) -> int:
@@ -224,6 +225,7 @@ def _components(layout: Layout, options: UpOptions) -> list[Component]:
             embedded_adapters(config_file, layout),
             bus_program(),
             options.replicas,
+            options.store_url,
         ),
     )
 

@@ -19,11 +19,10 @@ from services.catalog.service.harness_service import HarnessServicer
 from services.catalog.service.resolution_service import ResolutionServicer
 from services.catalog.settings import CatalogSettings
 from services.catalog.store import COLLECTIONS, CatalogStore
-from services.common.errors import ConfigurationError
 from services.common.ids import new_nonce
 from services.common.server import Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
-from services.common.store import RecordStore, StoreRefused, open_record_store
+from services.common.store.service_store import open_service_store
 
 AREA = "harness.catalog.v1"
 
@@ -32,7 +31,7 @@ async def build(context: ServiceContext[CatalogSettings]) -> Service:
     """Puts the catalog together."""
     settings = context.settings
     operator = load_operator_file(settings.config_file, settings.data_dir, os.environ)
-    records = await _open_store(settings)
+    records = await open_service_store("catalog", settings, COLLECTIONS)
     context.resources.push_async_callback(records.close)
     store = CatalogStore(records)
     registry = Registry(
@@ -59,14 +58,6 @@ async def build(context: ServiceContext[CatalogSettings]) -> Service:
         ],
         on_start=[start],
     )
-
-
-async def _open_store(settings: CatalogSettings) -> RecordStore:
-    path = settings.data_dir.resolve() / "catalog.sqlite3"
-    try:
-        return await open_record_store(settings.store_url or f"sqlite://{path}", COLLECTIONS)
-    except StoreRefused as error:
-        raise ConfigurationError(f"HARNESS_STORE_URL: {error}") from None
 
 
 if __name__ == "__main__":

@@ -210,11 +210,23 @@ class ServiceSettings(ProcessSettings):
         Path, Field(description="Folder for what the service keeps on this machine; made when missing.")
     ]
     store_url: Annotated[
-        str | None,
+        SecretStr | None,
         Field(
-            description="Record store, `sqlite:///path`; a file named after the service in the data folder when empty."
+            description="Record store: `mongodb://host/database`, one for all services, or `sqlite:///path`, one file a service; a file in the "
+            "data folder when empty."
         ),
     ] = None
+    store_pool_size: Annotated[
+        int, Field(ge=1, le=500, description="Connections this process opens to a MongoDB server at most (I35).")
+    ] = 32
+    store_timeout_seconds: Annotated[
+        float,
+        Field(
+            ge=0.1,
+            le=300,
+            description="Seconds one call to MongoDB may take, the wait for a connection and for a primary included (I34, I35).",
+        ),
+    ] = 5.0
     identity_key: Annotated[
         SecretStr,
         AfterValidator(_check_identity_key),

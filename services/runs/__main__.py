@@ -9,7 +9,8 @@ from services.common.errors import ConfigurationError
 from services.common.ids import Identity, new_holder_id
 from services.common.server import Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
-from services.common.store import RecordStore, StoreRefused, StoreUnavailable, open_record_store
+from services.common.store import StoreUnavailable
+from services.common.store.service_store import open_service_store
 from services.runs.bus import open_bus
 from services.runs.cancelling import Canceller
 from services.runs.clearing import Clearer
@@ -37,7 +38,7 @@ STORE_CHECK_SECONDS = 5.0
 async def build(context: ServiceContext[RunsSettings]) -> Service:
     """Puts the service together; see `services.common.server`."""
     settings, clock = context.settings, SystemClock()
-    records = await _open_store(settings)
+    records = await open_service_store("runs", settings, [RUNS])
     context.resources.push_async_callback(records.close)
     log = await open_segment_log(records)
     store = RunStore(records)
@@ -102,8 +103,10 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
 
 
 def _peer(context: ServiceContext[RunsSettings], address: str, *, trusted: bool = True) -> Peer:
-    """A peer that is closed with the process. Only services get the service credential, the facade for runtimes does not."""
-    peer = connect(address, context.settings.service_tokens[0] if trusted else None)
+    """A peer that is closed with the process. Only services get the service credential, the facade for runtimes does not. What is asked of them
+    here may be asked again of another replica: every change is a compare-and-set that its repetition finds done.
+    """
+    peer = connect(address, context.settings.service_tokens[0] if trusted else None, idempotent=True, exchange=trusted)
     context.resources.push_async_callback(peer.close)
     return peer
 
@@ -120,14 +123,6 @@ def _signer(settings: RunsSettings) -> CapabilitySigner:
         return CapabilitySigner(settings.capability_signing_key.get_secret_value())
     except ValueError as error:
         raise ConfigurationError(f"HARNESS_CAPABILITY_SIGNING_KEY: {error}.") from None
-
-
-async def _open_store(settings: RunsSettings) -> RecordStore:
-    url = settings.store_url or f"sqlite://{settings.data_dir.absolute() / 'runs.sqlite3'}"
-    try:
-        return await open_record_store(url, [RUNS])
-    except StoreRefused as error:
-        raise ConfigurationError(f"HARNESS_STORE_URL: {error}.") from None
 
 
 if __name__ == "__main__":

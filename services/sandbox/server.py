@@ -3,9 +3,8 @@
 from harness.sandbox.v1.sandbox_service_pb2_grpc import add_SandboxServiceServicer_to_server
 from services.common.channels import connect
 from services.common.clock import SystemClock
-from services.common.errors import ConfigurationError
 from services.common.server import Registration, Service, ServiceContext
-from services.common.store import RecordStore, StoreRefused, open_record_store
+from services.common.store.service_store import open_service_store
 from services.sandbox.backends.local.backend import LocalBackend, LocalOptions
 from services.sandbox.clients import RESOLVE_PROFILE, CatalogClient, WorkerClient
 from services.sandbox.leasing import Leasing
@@ -30,7 +29,7 @@ async def build(context: ServiceContext[SandboxSettings]) -> Service:
         start_seconds=settings.sandbox_start_seconds,
         lifeline_fd=settings.lifeline_fd,
     )
-    records = await _open_store(settings)
+    records = await open_service_store("sandbox", settings, [LEASES])
     context.resources.push_async_callback(records.close)
     catalog = connect(settings.catalog_address, settings.service_tokens[0], idempotent_methods=[RESOLVE_PROFILE])
     context.resources.push_async_callback(catalog.close)
@@ -54,11 +53,3 @@ async def build(context: ServiceContext[SandboxSettings]) -> Service:
 
     registration = Registration(SERVICE, add_SandboxServiceServicer_to_server, SandboxServicer(leasing))
     return Service([registration], on_start=[start])
-
-
-async def _open_store(settings: SandboxSettings) -> RecordStore:
-    url = settings.store_url or f"sqlite://{settings.data_dir.absolute() / 'sandbox.sqlite3'}"
-    try:
-        return await open_record_store(url, [LEASES])
-    except StoreRefused as error:
-        raise ConfigurationError(f"HARNESS_STORE_URL: {error}.") from None

@@ -11,7 +11,9 @@ from services.sandbox.lease import KEEP_ENDED_MS, Fence, Lease, State, Terms
 BY_DUE: Final = Index("due", ("live", "due_at"))
 BY_LEASE: Final = Index("lease", ("lease_id",), unique=True)
 BY_LIVE_BINDING: Final = Index("live_binding", ("live", "binding_id"))
-LEASES: Final = Collection("sandbox_leases", indexes=(BY_DUE, BY_LEASE, BY_LIVE_BINDING), expires="forget_at")
+LEASES: Final = Collection(
+    "sandbox_leases", indexes=(BY_DUE, BY_LEASE, BY_LIVE_BINDING), expires="forget_at", expires_by_itself=True
+)
 PAGE: Final = 200
 
 

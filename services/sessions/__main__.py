@@ -2,11 +2,11 @@
 
 from services.common.capability_token import CapabilityVerifier
 from services.common.clock import SystemClock
-from services.common.errors import ConfigurationError, HarnessError
+from services.common.errors import HarnessError
 from services.common.ids import Identity
 from services.common.server import Facade, Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
-from services.common.store import RecordStore, StoreRefused, open_record_store
+from services.common.store.service_store import open_service_store
 from services.sessions.bindings import Bindings
 from services.sessions.part_collection import PartCollector
 from services.sessions.service import (
@@ -26,7 +26,7 @@ from services.sessions.transfers import Transfers
 async def build(context: ServiceContext[SessionsSettings]) -> Service:
     """Puts the service together; see `services.common.server`."""
     settings = context.settings
-    records = await _open_store(settings)
+    records = await open_service_store("sessions", settings, COLLECTIONS)
     context.resources.push_async_callback(records.close)
     store, clock = SessionStore(records), SystemClock()
     identity = Identity(settings.identity_key.get_secret_value().encode("utf-8"), settings.environment)
@@ -65,14 +65,6 @@ async def build(context: ServiceContext[SessionsSettings]) -> Service:
         ),
         on_start=[start_background_work],
     )
-
-
-async def _open_store(settings: SessionsSettings) -> RecordStore:
-    url = settings.store_url or f"sqlite://{settings.data_dir.absolute() / 'sessions.sqlite3'}"
-    try:
-        return await open_record_store(url, COLLECTIONS)
-    except StoreRefused as error:
-        raise ConfigurationError(f"HARNESS_STORE_URL: {error}.") from None
 
 
 if __name__ == "__main__":
