@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import grpc
@@ -26,6 +26,11 @@ STATUS_TRAILER = "grpc-status-details-bin"
 STALE_LEASE = "STALE_LEASE"
 TAKEOVER_SECONDS = 15.0
 """How long a call waits for the executor that is taking the run over: three times a lease's default."""
+AWAY_SECONDS = 10.0
+"""How long a call is made again while the facade is away, as when it is restarted."""
+PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5)
+AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""How a call ends whose server is gone, or goes. Every call may be made again: parts are written under a key."""
 
 T = TypeVar("T")
 Stub = Callable[[], "state_grpc.ThreadStateServiceStub"]
@@ -57,13 +62,20 @@ class ExecutorView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateAccess:
-    """What a run needs to reach its state: the facade's stub, the run's fence, its executor and its token."""
+    """What a run needs to reach its state: the facade's stub, the run's fence, its executor and its token. `others`: stubs of the facade's other
+    replicas, which are as good.
+    """
 
     stub: Stub
     fence: fence_pb2.Fence
     executor: ExecutorView
     token: str
     deadline: Deadline
+    others: tuple[Stub, ...] = ()
+
+    def elsewhere(self) -> "StateAccess":
+        """The same through the next replica."""
+        return replace(self, stub=self.others[0], others=(*self.others[1:], self.stub)) if self.others else self
 
     def current_fence(self) -> fence_pb2.Fence:
         """The fence with the generation of the executor that is known now."""
@@ -91,7 +103,7 @@ class ThreadState:
     async def load_head(self) -> Head | None:
         """The committed head, or None. Raises PersistenceError, also when it is over 64 MiB."""
         access = self._require()
-        return await _fenced(access, "load", lambda fence: _load(access, fence))
+        return await _fenced(access, "load", _load)
 
     async def write_part(self, data: bytes, codec: str, *, key: str = "", replace: bool = False) -> str:
         """Writes one part, 8 MiB at most, 64 of them a run, and returns its reference. `codec` names and versions the
@@ -103,7 +115,7 @@ class ThreadState:
             raise PersistenceError("A run may write 64 parts of 8 MiB each.", code="state_too_large")
         key = key or f"part-{len(self._written) + 1}"
 
-        async def write(fence: fence_pb2.Fence) -> state_pb2.WritePartsResponse:
+        async def write(access: StateAccess, fence: fence_pb2.Fence) -> state_pb2.WritePartsResponse:
             return await access.stub().WriteParts(
                 _chunks(fence, data, codec, key),
                 timeout=access.deadline.remaining(CALL_SECONDS),
@@ -132,14 +144,25 @@ class ThreadState:
         return self._access
 
 
-async def _fenced(access: StateAccess, what: str, call: Callable[[fence_pb2.Fence], Awaitable[T]]) -> T:
-    """The answer. A call refused because the run is being taken over waits for the new executor and is made again: the work goes on (I10)."""
-    may_repeat = True
+async def _fenced(access: StateAccess, what: str, call: Callable[[StateAccess, fence_pb2.Fence], Awaitable[T]]) -> T:
+    """The answer. A call refused because the run is being taken over waits for the new executor and is made again: the work goes on (I10). So does it
+    where the facade is away: the call is made again, at another replica if there is one, within a bound (I34).
+    """
+    may_repeat, tries, away_since = True, 0, 0.0
+    clock = asyncio.get_running_loop().time
     while True:
         fence = access.current_fence()
         try:
-            return await call(fence)
+            return await call(access, fence)
         except grpc.aio.AioRpcError as error:
+            if error.code() in AWAY:
+                away_since = away_since or clock()
+                if clock() - away_since >= access.deadline.remaining(AWAY_SECONDS):
+                    raise _failed(what, error) from None
+                access = access.elsewhere()
+                await asyncio.sleep(PAUSES[min(tries // (len(access.others) + 1), len(PAUSES) - 1)])
+                tries += 1
+                continue
             if may_repeat and error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata():
                 # Refused while it still wrote, a call can end here in the failed write instead of in the refusal.
                 may_repeat = False

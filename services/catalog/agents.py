@@ -50,7 +50,7 @@ class Agents:
 
     async def validate(self, draft: AgentBlueprint, catalog_revision: str) -> Verdict:
         """The verdict on a draft; also says when the client's catalog is no longer current."""
-        verdict = await validate(draft, self._harnesses)
+        verdict = await validate(draft, self._harnesses, catalog_revision)
         if catalog_revision and catalog_revision != verdict.catalog_revision:
             verdict = verdict.with_issues(stale_issue(verdict.catalog_revision))
         return verdict
@@ -61,7 +61,7 @@ class Agents:
             message = "The blueprint's id must be that of the agent it is saved as."
             raise invalid_request([FieldIssue("blueprint.id", "mismatch", message)])
         # I16: what counts is this verdict; what the client claims can only stop a save.
-        verdict = await validate(draft, self._harnesses)
+        verdict = await validate(draft, self._harnesses, claims.catalog_revision)
         _refuse_stale(verdict, claims)
         if not verdict.valid or verdict.normalized is None:
             raise invalid_request(_fitting(_in_request(verdict)), "The blueprint cannot be saved; see the details.")

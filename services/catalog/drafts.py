@@ -22,14 +22,22 @@ class Harnesses(Protocol):
         """Looks once more at a harness that was never seen; bounded, and nothing happens if it stays away."""
         ...
 
+    async def look_again(self) -> None:
+        """Looks once more at every harness that was not looked at just now; bounded."""
+        ...
+
     async def evaluate(self, harness_id: str, request: EvaluateRequest) -> EvaluateResponse | None:
         """The adapter's own verdict, None while it is away or does not answer in time; bounded."""
         ...
 
 
-async def validate(draft: AgentBlueprint, harnesses: Harnesses) -> Verdict:
-    """The verdict under the current catalog. A harness has to be known, not up: without its adapter the descriptor decides."""
+async def validate(draft: AgentBlueprint, harnesses: Harnesses, claimed_revision: str = "") -> Verdict:
+    """The verdict under the current catalog. A harness has to be known, not up: without its adapter the descriptor decides. Where the client claims
+    another catalog, every harness is looked at once more: another replica may have seen a change first.
+    """
     await harnesses.learn(draft.harness.id)
+    if claimed_revision and claimed_revision != harnesses.snapshot().revision:
+        await harnesses.look_again()
     snapshot = harnesses.snapshot()
     verdict = judge(draft, snapshot)
     # An adapter is asked about what is right as far as we can tell: its author need not repeat our checks.

@@ -58,6 +58,10 @@ class Registry:
         if watch is not None and watch.state.known is None:
             await self._look_if_old(watch)
 
+    async def look_again(self) -> None:
+        """Looks at every harness, but for those looked at within the last second; all at once, and at most 3 seconds."""
+        await asyncio.gather(*(self._look_if_old(watch) for watch in self._watches.values()))
+
     async def current(self, harness_id: str) -> HarnessState | None:
         """The state of a harness, after another look if it is unavailable and was looked at too long ago. None: not allowed."""
         watch = self._watches.get(harness_id)

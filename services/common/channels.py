@@ -24,20 +24,26 @@ KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000
 Request = TypeVar("Request")
 
 
-def connect(addresses: str, token: SecretStr | None = None, *, idempotent_methods: Sequence[str] = ()) -> "Peer":
+def connect(
+    addresses: str,
+    token: SecretStr | None = None,
+    *,
+    idempotent_methods: Sequence[str] = (),
+    idempotent: bool = False,
+) -> "Peer":
     """A peer at `unix:/path` or `host:port`, or at several of them, separated by commas: the replicas of one service, of which each call goes to one that
     serves. Connects when first called (to replicas at once), and again whenever a process behind it restarts.
 
     `token` is the service credential; None where each call brings its own (`credential=`, a capability token). `idempotent_methods`
     (`harness.run.v1.RunService/GetRun`) may be repeated, up to three times, while the peer is unavailable: at another replica, if there is one.
-    Must be called on the event loop.
+    `idempotent`: whatever is asked may be asked again of another replica. Must be called on the event loop.
     """
     each = split_addresses(addresses)
     if len(each) == 1:
         return Peer(_channel(each[0], idempotent_methods), token)
     # Repeated by the peer, at another replica, never by the channel of the one that failed.
     replicas = Replicas((address, _channel(address, ())) for address in each)
-    return _ReplicatedPeer(SpreadChannel(replicas, idempotent_methods), token)
+    return _ReplicatedPeer(SpreadChannel(replicas, idempotent_methods, every=idempotent), token)
 
 
 class Peer:
@@ -152,13 +158,8 @@ class _ReplicatedPeer(Peer):
         credential: str | None = None,
         wait_for_ready: bool = False,
     ) -> AsyncGenerator[Any, None]:
-        spread = _spread(method)
-        if wait_for_ready:
-            await spread.one_serves(timeout)
-        with spread.streaming() as chosen:
-            answers = super().stream(
-                chosen, request, subject=subject, timeout=timeout, credential=credential, wait_for_ready=wait_for_ready
-            )
+        async with _spread(method).streaming(timeout=timeout, wait=wait_for_ready) as chosen:
+            answers = super().stream(chosen, request, subject=subject, timeout=timeout, credential=credential)
             async with aclosing(answers):
                 async for answer in answers:
                     yield answer

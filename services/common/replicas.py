@@ -6,7 +6,7 @@ own, its health is followed on it, and a call goes to the one of those that serv
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -14,6 +14,8 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.common.errors import HarnessError, Reason
+from services.common.logs import get_logger
 from services.common.status import from_rpc_error, was_not_begun
 
 MAX_ATTEMPTS = 4
@@ -21,24 +23,27 @@ MAX_ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
 WATCH_AGAIN_SECONDS = 0.05
+NONE_THERE_SECONDS = 2.0
+"""How long a call waits for a replica when none is connected: it has not been sent, so it may."""
 _NEVER_SENT = "connections to all backends failing"
 """What grpc's balancer says of a call that it had no connection for."""
 _CUT_OFF = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """How a call ends whose server died or stopped; our own cancelling is no `AioRpcError`."""
 
-Method = Callable[..., Any]
 Multicallable = Any
+_log = get_logger(__name__)
 
 
 class Replica:
-    """One process of the service: its channel, whether it serves, and what it has to do for this process."""
+    """One process of the service: its channel, whether its health answers and says that it serves, and what it has to do for this process."""
 
-    __slots__ = ("address", "calls", "channel", "index", "serving", "streams")
+    __slots__ = ("address", "calls", "channel", "connected", "index", "serving", "streams")
 
     def __init__(self, index: int, address: str, channel: grpc.aio.Channel) -> None:
         self.index = index
         self.address = address
         self.channel = channel
+        self.connected = False
         self.serving = False
         self.calls = 0
         self.streams = 0
@@ -63,29 +68,50 @@ class Replicas:
         """The addresses of those that are connected and say that they serve."""
         return [replica.address for replica in self._replicas if replica.serving]
 
-    def pick(self, *, streams: bool = False, tried: Sequence[Replica] = ()) -> Replica:
-        """The replica for the next call: one that serves before one that does not, then the one with least to do, then in turn. Calls and streams are
-        counted apart: a replica that came back has no streams, and is not to get all the calls for that.
+    async def choose(
+        self, until: float | None, *, streams: bool = False, wait: bool = False, tried: Sequence[Replica] = ()
+    ) -> Replica | None:
+        """The replica for the next call: one that was not tried before one that was, then the one with least to do, then in turn. Where none serves: one
+        that is connected, for it can say why it does not; where none is, the next that comes within two seconds. With `wait` it has to serve, and has
+        until `until`, on the loop's clock. None: there was none in time.
+
+        Never one that is not connected: a call would wait on it, and for that one alone.
+        """
+        limit = until
+        if not wait:
+            patience = asyncio.get_running_loop().time() + NONE_THERE_SECONDS
+            limit = patience if until is None else min(patience, until)
+        while True:
+            best = self.pick(streams=streams, tried=tried)
+            if best is not None and (best.serving or not wait):
+                return best
+            try:
+                async with asyncio.timeout_at(limit):
+                    await self.changed()
+            except TimeoutError:
+                return None
+
+    def pick(self, *, streams: bool = False, tried: Sequence[Replica] = ()) -> Replica | None:
+        """See `choose`, without waiting. Calls and streams are counted apart: a replica that came back has no streams, and is not to get all the calls
+        for that.
         """
         count = len(self._replicas)
         self._turn = (self._turn + 1) % count
-        best, least = self._replicas[self._turn], (True, True, 0)
+        best: Replica | None = None
+        least = (True, True, 0)
         for step in range(count):
             replica = self._replicas[(self._turn + step) % count]
-            load = (replica in tried, not replica.serving, replica.streams if streams else replica.calls)
-            if step == 0 or load < least:
+            if not replica.connected:
+                continue
+            load = (not replica.serving, replica in tried, replica.streams if streams else replica.calls)
+            if best is None or load < least:
                 best, least = replica, load
         return best
 
-    async def one_serves(self, until: float | None) -> None:
-        """Returns when a replica serves, or at `until` on the loop's clock."""
-        while not any(replica.serving for replica in self._replicas):
-            self._changed.clear()
-            try:
-                async with asyncio.timeout_at(until):
-                    await self._changed.wait()
-            except TimeoutError:
-                return
+    async def changed(self) -> None:
+        """Returns when something is known of a replica that was not when this was called."""
+        self._changed.clear()
+        await self._changed.wait()
 
     async def close(self) -> None:
         """Ends the watches and closes the channels; calls still open are cancelled."""
@@ -102,15 +128,16 @@ class Replicas:
             try:
                 # Waits for the connection: the channel makes it again with its own backoff, also when the process was restarted.
                 async for answer in stub.Watch(request, wait_for_ready=True):
-                    self._note(replica, serving=answer.status == health_pb2.HealthCheckResponse.SERVING)
-            except grpc.aio.AioRpcError:
+                    self._note(replica, answer.status)
+            except grpc.aio.AioRpcError as error:
                 # Whatever ended the watch, nothing is known of the replica until the next one answers.
-                self._note(replica, serving=False)
-            self._note(replica, serving=False)
+                _log.debug("replica_lost", address=replica.address, code=error.code().name)
+            self._note(replica, None)
             await asyncio.sleep(WATCH_AGAIN_SECONDS)
 
-    def _note(self, replica: Replica, *, serving: bool) -> None:
-        replica.serving = serving
+    def _note(self, replica: Replica, status: int | None) -> None:
+        replica.connected = status is not None
+        replica.serving = status == health_pb2.HealthCheckResponse.SERVING
         self._changed.set()
 
 
@@ -132,63 +159,62 @@ class SpreadMethod:
         return self._methods[replica.index]
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.on(self._replicas.pick(streams=self._streams))(*arguments, **options)
+        replica = self._replicas.pick(streams=self._streams)
+        # Without any, the call has to end as calls do: with the status of a channel that is not connected.
+        return (self._methods[0] if replica is None else self.on(replica))(*arguments, **options)
 
     async def call(self, request: Any, *, timeout: float, metadata: Any, wait_for_ready: bool, idempotent: bool) -> Any:
         """One response, from whichever replica. Another is asked where nothing can have run, or where running twice is the same as once.
         Raises `HarnessError`.
         """
-        loop, replicas = asyncio.get_running_loop(), self._replicas
+        loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         # What is sent piece by piece is gone once it was asked for.
         attempts = MAX_ATTEMPTS if isinstance(request, Message) else 1
         tried: list[Replica] = []
         for attempt in range(1, attempts + 1):
-            if wait_for_ready:
-                await replicas.one_serves(until)
-            replica = replicas.pick(tried=tried)
+            replica = await self._replicas.choose(until, wait=wait_for_ready, tried=tried)
+            if replica is None:
+                raise none_there()
             replica.calls += 1
             try:
-                return await self.on(replica)(
-                    request,
-                    timeout=max(0.0, until - loop.time()),
-                    metadata=metadata,
-                    wait_for_ready=wait_for_ready and attempt == 1,
-                )
+                return await self.on(replica)(request, timeout=max(0.0, until - loop.time()), metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 again = cannot_have_run(error) or ((idempotent or self.idempotent) and error.code() in _CUT_OFF)
-                if not again or attempt == attempts or loop.time() >= until:
+                round_over = replica in tried or len(tried) + 1 == len(self._methods)
+                refused_by_all = round_over and error.code() not in _CUT_OFF
+                if not again or refused_by_all or attempt == attempts or loop.time() >= until:
                     raise from_rpc_error(error) from None
             finally:
                 replica.calls -= 1
             tried.append(replica)
-            if len(tried) % len(replicas.channels()) == 0:
-                # Every one has failed: they are given a moment, as when the last one is just being restarted.
-                tried.clear()
+            if round_over:
+                # They are given a moment, as when the last one is just being restarted.
                 pause = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
                 await asyncio.sleep(min(pause, max(0.0, until - loop.time())))
         raise AssertionError("the last attempt returns or raises")
 
-    @contextlib.contextmanager
-    def streaming(self) -> Generator[Multicallable]:
-        """The method on the replica for one more stream, which counts as open until the end of the block."""
-        replica = self._replicas.pick(streams=True)
+    @contextlib.asynccontextmanager
+    async def streaming(self, *, timeout: float | None, wait: bool) -> AsyncGenerator[Multicallable]:
+        """The method on the replica for one more stream, which counts as open until the end of the block. Raises `HarnessError`."""
+        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        replica = await self._replicas.choose(until, streams=True, wait=wait)
+        if replica is None:
+            raise none_there()
         replica.streams += 1
         try:
             yield self.on(replica)
         finally:
             replica.streams -= 1
 
-    async def one_serves(self, timeout: float | None) -> None:
-        """Returns when a replica serves, or after `timeout` seconds."""
-        await self._replicas.one_serves(None if timeout is None else asyncio.get_running_loop().time() + timeout)
-
 
 class SpreadChannel(grpc.aio.Channel):
     """What stubs are made from: a method of it is that method on every replica."""
 
-    def __init__(self, replicas: Replicas, idempotent_methods: Sequence[str]) -> None:
-        self._replicas = replicas
+    def __init__(self, replicas: Replicas, idempotent_methods: Sequence[str], *, every: bool = False) -> None:
+        """`idempotent_methods` by full name, or `every` one, may be called again on another replica."""
+        self.replicas = replicas
+        self._every = every
         self._idempotent = frozenset(f"/{name}" for name in idempotent_methods)
 
     def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
@@ -204,23 +230,22 @@ class SpreadChannel(grpc.aio.Channel):
         return self._spread("stream_stream", method, arguments, options)
 
     def _spread(self, kind: str, method: str, arguments: Sequence[Any], options: dict[str, Any]) -> SpreadMethod:
-        methods = [getattr(channel, kind)(method, *arguments, **options) for channel in self._replicas.channels()]
-        return SpreadMethod(
-            self._replicas, methods, streams=kind.endswith("_stream"), idempotent=method in self._idempotent
-        )
+        methods = [getattr(channel, kind)(method, *arguments, **options) for channel in self.replicas.channels()]
+        idempotent = self._every or method in self._idempotent
+        return SpreadMethod(self.replicas, methods, streams=kind.endswith("_stream"), idempotent=idempotent)
 
     async def close(self, grace: float | None = None) -> None:
-        await self._replicas.close()
+        await self.replicas.close()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """READY while a replica serves; nothing more can be said of several connections at once."""
-        return grpc.ChannelConnectivity.READY if self._replicas.serving() else grpc.ChannelConnectivity.CONNECTING
+        return grpc.ChannelConnectivity.READY if self.replicas.serving() else grpc.ChannelConnectivity.CONNECTING
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
         raise NotImplementedError("ask one replica's channel: several have no one state")
 
     async def channel_ready(self) -> None:
-        await self._replicas.one_serves(None)
+        await self.replicas.choose(None, wait=True)
 
     async def __aenter__(self) -> "SpreadChannel":
         return self
@@ -233,3 +258,8 @@ def cannot_have_run(error: grpc.aio.AioRpcError) -> bool:
     """Whether it is certain that nothing of the call was executed: it never left, or was refused before anything was done."""
     never_sent = error.code() is grpc.StatusCode.UNAVAILABLE and (error.details() or "").startswith(_NEVER_SENT)
     return never_sent or was_not_begun(error)
+
+
+def none_there() -> HarnessError:
+    """The answer while no replica can be reached."""
+    return HarnessError(Reason.UNAVAILABLE, "A service this needs cannot be reached now; try again.", retry_after=1.0)

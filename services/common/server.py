@@ -27,6 +27,10 @@ from services.common.sockets import PRIVATE, prepare_unix_socket, private_umask
 from services.common.tasks import BackgroundTasks
 
 MAX_CONCURRENT_STREAMS = 4_096
+QUIET_LOOKS = 3
+QUIET_LOOK_SECONDS = 0.1
+QUIET_SHARE = 0.25
+"""Share of what is left of the grace that a stop waits for callers to go elsewhere."""
 S = TypeVar("S", bound=ServiceSettings)
 Hook = Callable[[], Awaitable[None]]
 _log = get_logger(__name__)
@@ -159,6 +163,18 @@ class Listener:
                 f"{self._setting}: cannot listen on {self._address}: is it in use, or not an address of this machine?"
             ) from None
 
+    async def quiet(self, until: float) -> None:
+        """Returns once nobody calls any more: those who follow our health were told that we stop, and ask others as soon as they hear of it (I33). A call
+        that arrives when the server is closing is cut off, and whoever made it cannot know whether it was executed. At `until`, on the loop's clock, at
+        the latest; at once where nobody follows.
+        """
+        loop, interceptor = asyncio.get_running_loop(), self._interceptor
+        seen, still = interceptor.calls, 0
+        while interceptor.is_watched and still < QUIET_LOOKS and loop.time() < until:
+            await asyncio.sleep(QUIET_LOOK_SECONDS)
+            still = still + 1 if interceptor.calls == seen else 0
+            seen = interceptor.calls
+
     async def stop(self, grace: float) -> None:
         """Refuses new calls and lets running ones finish for `grace` seconds."""
         self._interceptor.end_exempt_calls()
@@ -258,9 +274,21 @@ async def _stop(process: Process[S], context: ServiceContext[S], service: Servic
             await listener.server.stop(0)
 
     impatient = asyncio.create_task(at_once())
-    remaining = max(0.0, deadline - asyncio.get_running_loop().time())
+    loop = asyncio.get_running_loop()
+    quiet_until = loop.time() + QUIET_SHARE * max(0.0, deadline - loop.time())
+    await _unless_at_once(process, asyncio.gather(*(listener.quiet(quiet_until) for listener in listeners)))
+    remaining = max(0.0, deadline - loop.time())
     await asyncio.gather(*(listener.stop(remaining) for listener in listeners))
     impatient.cancel()
+
+
+async def _unless_at_once(process: Process[S], waiting: Awaitable[Any]) -> None:
+    """Waits, unless a second signal asks for the end now."""
+    waited, at_once = asyncio.ensure_future(waiting), asyncio.ensure_future(process.stop_now.wait())
+    await asyncio.wait({waited, at_once}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (waited, at_once):
+        task.cancel()
+    await asyncio.gather(waited, at_once, return_exceptions=True)
 
 
 async def _bounded_hook(hook: Hook, deadline: float) -> None:

@@ -21,6 +21,7 @@ RUNS = "harness.run.v1.RunService"
 HEALTH_TIMEOUT_SECONDS = 2.0
 # Reads may be repeated by the channel while their service restarts.
 _IDEMPOTENT_VERBS = ("Get", "List", "Validate")
+_REPEATABLE = frozenset(("CancelRun", "ResumeRun", "DisableAgent"))
 _DEFAULT_TIMEOUT_SECONDS = 15.0
 _TIMEOUT_SECONDS = {
     "StartRun": 30.0,
@@ -66,7 +67,11 @@ class Upstream:
         if timeout is None:
             timeout = self._timeouts.get(operation.name, _DEFAULT_TIMEOUT_SECONDS) + float(getattr(request, "wait", 0))
         return await self._peers[_area(operation.rpc)].call(
-            self._methods[operation.rpc], request, subject=subject, timeout=timeout
+            self._methods[operation.rpc],
+            request,
+            subject=subject,
+            timeout=timeout,
+            idempotent=_may_be_repeated(operation, request),
         )
 
     async def run(self, run_id: str, subject: str) -> Any:
@@ -103,6 +108,13 @@ class Upstream:
     async def close(self) -> None:
         for peer in self._peers.values():
             await peer.close()
+
+
+def _may_be_repeated(operation: Operation, request: Message) -> bool:
+    """Whether another replica may be asked the same where the answer of the first was lost: what names its run by an id of the client's (I6), and what
+    a repetition leaves as it is (I12, I24). Reads may be as well; the channels know them.
+    """
+    return operation.name in _REPEATABLE or bool(getattr(request, "client_request_id", ""))
 
 
 def _area(rpc: str) -> str:

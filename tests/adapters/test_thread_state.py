@@ -179,6 +179,28 @@ async def test_a_part_larger_than_a_chunk_comes_back_whole(sessions):
         await channels.close()
 
 
+async def test_i34_a_facade_that_is_restarted_is_waited_for_and_another_replica_is_asked_at_once(sessions, monkeypatch):
+    monkeypatch.setattr("adapters.sdk.thread_state.AWAY_SECONDS", 90)  # however slow the machine is to start it
+    from adapters.sdk.cancellation import Deadline
+    from adapters.sdk.thread_state import FacadeChannels, StateAccess, ThreadState
+
+    fence = fence_of(await sessions.granted("r1"))
+    channels = FacadeChannels()
+    away, there = (lambda: channels.state("unix:/nowhere.sock")), (lambda: channels.state(sessions.sessions.facade))
+    try:
+        access = StateAccess(away, fence, Executor(1), token_of(fence), Deadline(9e9), others=(there,))
+        assert await ThreadState(access).write_part(b"x", "test.v1")
+
+        await sessions.sessions.stop()
+        access = StateAccess(there, fence, Executor(1), token_of(fence), Deadline(9e9))
+        thread = ThreadState(access)
+        writing = asyncio.create_task(thread.write_part(b"x", "test.v1"))
+        await sessions.sessions.start()
+        assert await writing
+    finally:
+        await channels.close()
+
+
 async def test_a_stale_run_gets_a_persistence_failure_and_no_text_of_the_facade(sessions):
     conversation = Conversation(sessions)
     async with served_with(sessions) as client:
@@ -196,7 +218,7 @@ async def test_a_stale_run_gets_a_persistence_failure_and_no_text_of_the_facade(
 
 async def test_a_facade_that_is_away_is_a_retryable_persistence_failure(sessions):
     async with served(ReferenceAdapter, state_address="unix:/nowhere.sock") as client:
-        drafts = await client.turn("hello", token="t", seconds=20)
+        drafts = await client.turn("hello", token="t", seconds=60)
         failed = drafts[-1].payload.run_failed
         assert (failed.category, failed.code, failed.retryable) == (9, "state_save_failed", True)
         assert kinds(drafts)[-1] == "run.failed"

@@ -172,11 +172,11 @@ class RuntimeSlot:
     def _state_access(
         self, fence: fence_pb2.Fence, turn: runtime_pb2.TurnInput, run: HostedRun, deadline: Deadline
     ) -> StateAccess | None:
-        address = next((f.address for f in self.construction.context.facades if f.audience == "state"), None)
+        stubs = [self._state_stub(f.address) for f in self.construction.context.facades if f.audience == "state"]
         token = next((t.value for t in turn.tokens if t.audience == "state"), None)
-        if address is None or token is None:
+        if not stubs or token is None:
             return None
-        return StateAccess(self._state_stub(address), fence, run, token, deadline)
+        return StateAccess(stubs[0], fence, run, token, deadline, others=tuple(stubs[1:]))
 
     async def cancel(
         self, run: HostedRun, reason: "payload_pb2.CancelReason.ValueType", grace: float

@@ -52,6 +52,13 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         self._exempt = frozenset(exempt_services)
         self._wrapped: dict[str, Handler] = {}  # bounded by the methods that are registered
         self._exempt_calls = _ExemptCalls()
+        self.calls = 0
+        """How many calls have arrived, but for those of exempt services."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody follows the health of this server."""
+        return self._exempt_calls.are_open
 
     async def intercept_service(
         self,
@@ -73,6 +80,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         if _service(method) in self._exempt:
             set_caller(Caller())
             return wrapped
+        self.calls += 1
         try:
             set_caller(self._authenticator.authenticate(metadata))
         except HarnessError as error:
@@ -206,6 +214,10 @@ class _ExemptCalls:
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    @property
+    def are_open(self) -> bool:
+        return bool(self._tasks)
 
     def end(self) -> None:
         self.ending = True
