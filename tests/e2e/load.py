@@ -12,10 +12,13 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.turns import TERMINALS, Frame, conversation, frame_of, start_body
-from tests.support.mesh import PATIENCE_SECONDS, TOKEN
+from tests.e2e.turns import TERMINALS, Frame, assert_whole, conversation, frame_of, start_body, watch
+from tests.support.mesh import PATIENCE_SECONDS, TOKEN, RunningMesh, poll_until
 
 SUBJECT = "someone"
+REPLICATED = ("runs", "sessions", "catalog", "gateway")
+REPLICAS = [name for service in REPLICATED for name in (service, f"{service}-2")]
+TWO_OF_EACH = ("--replicas", ",".join(f"{service}=2" for service in REPLICATED))
 PAUSE_SECONDS = 0.05
 
 
@@ -35,11 +38,11 @@ class Turn:
 
 
 class Load:
-    """`lanes` conversations side by side, one turn after the other, until `stop`."""
+    """Conversations side by side, one turn after the other, until `stop`. Every lane has one of the messages."""
 
-    def __init__(self, urls: Sequence[str], agent_id: str, message: dict[str, Any]) -> None:
+    def __init__(self, urls: Sequence[str], agent_id: str, *messages: dict[str, Any]) -> None:
         self._agent_id = agent_id
-        self._message = message
+        self._messages = messages
         self._clients = [
             httpx.AsyncClient(
                 base_url=url,
@@ -56,7 +59,7 @@ class Load:
         self.moved = 0
         """How often the other gateway was asked, because one could not be reached, or a stream ended early."""
         self.broken = 0
-        """How many streams ended with their connection broken."""
+        """How many streams began and ended with their connection broken."""
 
     async def run(self, lanes: int) -> None:
         """Returns when every lane has ended its last turn."""
@@ -76,7 +79,8 @@ class Load:
         talk, number = conversation(), lane
         while not self._stopping:
             number += 1
-            body = start_body(self._agent_id, self._message, talk, client_request_id=uuid.uuid4().hex)
+            message = self._messages[lane % len(self._messages)]
+            body = start_body(self._agent_id, message, talk, client_request_id=uuid.uuid4().hex)
             started = await self._ask("POST", "/api/v1/runs", number, json=body)
             turn = Turn(started["run_id"], talk)
             self.turns.append(turn)
@@ -97,25 +101,29 @@ class Load:
                     continue
                 if answer.is_success:
                     return answer.json()["data"]
-                self.refusals.append(f"{method} {path}: {answer.status_code} after {clock() - asked_at:.1f} s: {answer.text}")
+                self.refusals.append(
+                    f"{method} {path}: {answer.status_code} after {clock() - asked_at:.1f} s: {answer.text}"
+                )
                 which = await self._next(which)
 
     async def _follow(self, turn: Turn, which: int) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not turn.ended:
                 turn.streams += 1
+                began = False
                 path = f"/api/v1/runs/{turn.run_id}/events/stream"
                 headers = {"Last-Event-ID": str(turn.frames[-1].sequence)} if turn.frames else {}
                 try:
                     async with self._client(which).stream("GET", path, headers=headers) as answer:
                         if answer.is_success:
+                            began = True
                             await _read(answer, turn.frames)
                         elif (
                             answer.status_code != 503
                         ):  # a gateway that stops says so, and its streams resume at the other
                             self.refusals.append(f"stream: {answer.status_code} {(await answer.aread()).decode()}")
                 except httpx.TransportError:
-                    self.broken += 1
+                    self.broken += began
                 if not turn.ended:
                     which = await self._next(which)
 
@@ -137,3 +145,29 @@ async def _read(answer: httpx.Response, into: list[Frame]) -> None:
             frame, buffer = frame_of(buffer[: end + 2]), buffer[end + 2 :]
             if frame is not None:
                 into.append(frame)
+
+
+async def turns_end(load: Load, running: asyncio.Task[None], more: int) -> None:
+    """That many turns more have ended: the load goes on, whatever was done meanwhile."""
+    ended = sum(turn.ended for turn in load.turns) + more
+    await asyncio.to_thread(
+        poll_until, lambda: running.done() or sum(turn.ended for turn in load.turns) >= ended, "turns to end"
+    )
+    if running.done():
+        await running
+
+
+def judge(mesh: RunningMesh, load: Load) -> None:
+    """Every turn was completed, and what its watcher was sent is its log, byte for byte, from either gateway."""
+    clients = [mesh.client(url=url) for url in mesh.urls]
+    for number, turn in enumerate(load.turns):
+        assert_whole(turn.frames)
+        assert turn.frames[-1].event_type == "run.completed", turn.frames[-1].data
+        assert raw(turn.frames) == raw(watch(clients[number % len(clients)], turn.run_id))
+    for client in clients:
+        client.close()
+
+
+def raw(events: Sequence[Frame]) -> list[bytes]:
+    """The bytes of the frames."""
+    return [frame.raw for frame in events]

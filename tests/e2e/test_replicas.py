@@ -11,19 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.load import Load
+from tests.e2e.load import REPLICAS, TWO_OF_EACH, Load, judge, raw, turns_end
 from tests.e2e.turns import assert_whole, conversation, frames, save_agent, start, start_body, text_of, watch
-from tests.support.mesh import RunningMesh, poll_until, running_mesh
+from tests.support.mesh import RunningMesh, running_mesh
 
-REPLICATED = ("runs", "sessions", "catalog", "gateway")
-REPLICAS = [name for service in REPLICATED for name in (service, f"{service}-2")]
 Clients = tuple[httpx.Client, httpx.Client]
 
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningMesh]:
-    arguments = ["--replicas", ",".join(f"{service}=2" for service in REPLICATED)]
-    with running_mesh(tmp_path_factory.mktemp("twice"), arguments) as mesh:
+    with running_mesh(tmp_path_factory.mktemp("twice"), TWO_OF_EACH) as mesh:
         yield mesh
 
 
@@ -45,7 +42,7 @@ def test_i8_any_gateway_starts_watches_and_replays_the_same_bytes(gateways: Clie
     whole = watch(other, run_id)
     assert_whole(whole)
     assert whole[-1].event_type == "run.completed"
-    assert [*seen, *(frame.raw for frame in rest)] == [frame.raw for frame in whole] == _raw(watch(one, run_id))
+    assert [*seen, *(frame.raw for frame in rest)] == [frame.raw for frame in whole] == raw(watch(one, run_id))
     # The conversation goes on at the other one, which knows what was said.
     second = watch(one, start(other, agent, "and now?", talk))
     assert second[-1].event_type == "run.completed"
@@ -60,7 +57,7 @@ def test_i12_a_run_is_cancelled_from_any_gateway(gateways: Clients, canceller: i
         answer = gateways[canceller].delete(f"/api/v1/runs/{run_id}")
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"]["status"] == "cancelled"
-        logs = [_raw(watch(client, run_id)) for client in gateways]
+        logs = [raw(watch(client, run_id)) for client in gateways]
         assert logs[0] == logs[1], "once it is answered the terminal is in the log, for everyone"
 
 
@@ -116,38 +113,11 @@ async def test_i9_i33_the_loss_of_any_replica_fails_no_turn_and_no_request(twice
     running = asyncio.create_task(load.run(lanes=6))
     try:
         for name in REPLICAS:
-            await _turns_end(load, running, 6)
+            await turns_end(load, running, 6)
             await asyncio.to_thread(twice.kill, name)
-        await _turns_end(load, running, 6)
+        await turns_end(load, running, 6)
     finally:
         load.stop()
         await running
     assert load.refusals == []
-    await asyncio.to_thread(_judge, twice, load)
-
-
-async def _turns_end(load: Load, running: asyncio.Task[None], more: int) -> None:
-    """That many turns more have ended: the load goes on, whoever was lost."""
-    ended = sum(turn.ended for turn in load.turns) + more
-    await asyncio.to_thread(
-        poll_until,
-        lambda: running.done() or sum(turn.ended for turn in load.turns) >= ended,
-        "turns to end",
-    )
-    if running.done():
-        await running
-
-
-def _judge(mesh: RunningMesh, load: Load) -> None:
-    """Every turn was completed, and what its watchers were sent is its log, byte for byte, from either gateway."""
-    clients = [mesh.client(url=url) for url in mesh.urls]
-    for number, turn in enumerate(load.turns):
-        assert_whole(turn.frames)
-        assert turn.frames[-1].event_type == "run.completed", turn.frames[-1].data
-        assert _raw(turn.frames) == _raw(watch(clients[number % 2], turn.run_id))
-    for client in clients:
-        client.close()
-
-
-def _raw(events: list[Any]) -> list[bytes]:
-    return [frame.raw for frame in events]
+    await asyncio.to_thread(judge, twice, load)

@@ -82,6 +82,16 @@ class RunningMesh:
         handle.close()
         self.wait_said(f"{name} is back")
 
+    def restart(self, name: str) -> int:
+        """A graceful restart, as for an update: SIGTERM; returns once it is back, with the exit code that the supervisor saw."""
+        handle = ProcessHandle(self.pid(name))
+        handle.kill(signal.SIGTERM)
+        assert handle.wait_gone()
+        handle.close()
+        ended = self.wait_said(f"{name} ended with exit code")
+        self.wait_said(f"{name} is back")
+        return int(ended.partition("exit code ")[2].partition(";")[0])
+
     def client(self, subject: str = "someone", url: str = "") -> httpx.Client:
         """A client as the BFF has one, of the first gateway if none is named."""
         return httpx.Client(
