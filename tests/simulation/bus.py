@@ -119,12 +119,6 @@ class SimulatedBus:
             await self.waiting
         return found
 
-    async def announcements(self):
-        while True:
-            for run_id in await self.announced(1):
-                self.settle(run_id)
-                yield run_id
-
     def _hand_out(self, most: int) -> list[str]:
         server, found = self._server, list[str]()
         now = server.loop.now

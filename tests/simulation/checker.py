@@ -136,7 +136,7 @@ class Checker:
         if not after.get("holder") and before.get("holder") and after["status"] == "running":
             self._count("handed_over")
         if after["status"] not in OPEN:
-            self._count("run_" + after["status"])
+            self._count("status_" + after["status"])
             if not facts.terminal:
                 raise Violation("I9", f"{run_id} has status {after['status']} and no terminal in its log")
             if facts.terminal != after["status"]:

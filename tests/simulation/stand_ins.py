@@ -114,7 +114,7 @@ async def _open_segment_log(store: Any, *_: Any, **__: Any) -> Any:
     return store
 
 
-def _open_bus(url: str | None, environment: str, holder: str = "", *_: Any) -> Any:
+def _open_bus(url: str | None, environment: str, holder: str, *_: Any) -> Any:
     return running().world.bus_connection(holder)
 
 

@@ -342,6 +342,8 @@ class World:
         self.check("wrote", collection, before, after, call)
 
     def _failed(self, life: Life, context: dict[str, Any]) -> None:
+        if self.loop.is_closing or str(context.get("message")).startswith("Future exception"):
+            return  # an answer that came after its caller had gone
         error = context.get("exception")
         self.history.count("unexpected_error")
         self.history.add(self.loop.now, repr(life), "unexpected", what=context.get("message", ""), error=repr(error))

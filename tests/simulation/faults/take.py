@@ -22,5 +22,6 @@ FAULTS = (
             "scripts": {"slow": 30.0, "session": 10.0},
             "weights": {"start_enqueue": 20.0},
         },
+        seed=33,
     ),
 )
