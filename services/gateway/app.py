@@ -71,6 +71,9 @@ class Gateway:
             reply = failure(error)
         except Refused as refused:
             reply = refused.reply
+        except asyncio.CancelledError:
+            # I33: uvicorn cancels what the stop's grace was too short for; the client is told in our form that it is worth repeating.
+            reply = failure(HarnessError(Reason.UNAVAILABLE, "The gateway is stopping; try again.", retry_after=1.0))
         except Exception as error:  # noqa: BLE001 - logged; the client gets the incident id (I22)
             reply = failure(internal(log_incident(_log, "request_failed", error, route=exchange.route)))
         finally:

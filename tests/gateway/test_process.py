@@ -138,6 +138,24 @@ async def test_i33_sigterm_ends_streams_finishes_requests_and_exits_zero(start_g
     assert "Traceback" not in gateway.log.read_text()
 
 
+async def test_i33_what_the_grace_is_too_short_for_is_told_to_come_again(start_gateway: Any) -> None:
+    gateway: Running = await start_gateway(HARNESS_SHUTDOWN_GRACE_SECONDS="1")
+    run = await gateway.mesh.make_run()
+    async with gateway.client() as client:
+        poll = asyncio.create_task(
+            client.get(f"/api/v1/runs/{run.record.run_id}/events", params={"after": 1, "wait": 30})
+        )
+        async with asyncio.timeout(30):
+            while not gateway.mesh.counts["ListEvents"]:
+                await client.get("/healthz")
+        gateway.process.send_signal(signal.SIGTERM)
+        answer = await poll
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert int(answer.headers["Retry-After"]) > 0
+        async with asyncio.timeout(30):
+            assert await gateway.process.wait() == 0
+
+
 async def test_i33_a_subscriber_that_never_reads_does_not_hold_the_stop_up(start_gateway: Any) -> None:
     gateway: Running = await start_gateway(HARNESS_SHUTDOWN_GRACE_SECONDS="30")
     run = await gateway.mesh.make_run()
