@@ -34,6 +34,8 @@ class Clients:
     talks: list[tuple[str, str]]
     ttl: float
     may_work: asyncio.Event = field(default_factory=asyncio.Event)
+    _asking: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Conversations in which a turn asked a person lately."""
     _busy: int = 0
     _answered: asyncio.Event = field(default_factory=asyncio.Event)
     runs: list[str] = field(default_factory=list[str])
@@ -75,6 +77,8 @@ class Clients:
             "on_conflict": "enqueue" if key else dice.choice(("reject", "reject", "enqueue", "interrupt")),
             "client_request_id": key or f"key-{dice.getrandbits(64):x}",
         }
+        if "interrupt" in body["message"]:
+            self._asking = [*self._asking[-5:], (agent, talk)]
         run_id = None
         for _ in range(dice.choice((1, 1, 1, 2))):  # repeated after it was answered, through whichever gateway
             answer = await self._until_answered(dice, "POST", "/api/v1/runs", body)
@@ -116,6 +120,32 @@ class Clients:
         answer = await self._call(dice, "POST", "/api/v1/sessions/clear", body)
         if answer is not None and answer.status_code == 200:
             self.recorded.cleared(talk, answer.json()["data"])
+
+    async def _resume(self, dice: random.Random, agent: str, talk: str) -> None:
+        """Whoever looks after a conversation that waits for a person decides, and so do others, alike or not, at the same time."""
+        if self._asking and dice.random() < 0.8:
+            agent, talk = dice.choice(self._asking)
+        path = f"/api/v1/conversations/{talk}/interrupt-state?agent_id={agent}"
+        answer = await self._call(dice, "GET", path, None)
+        if answer is None or answer.status_code != 200 or answer.json()["data"] is None:
+            return
+        shown = answer.json()["data"]
+        await asyncio.to_thread(self.recorded.shown, shown["run_id"], StoredMesh(self.mesh.stores()))
+        decisions = [dice.choice(("Rome", "Oslo", ""))] * dice.choice((1, 2, 4))
+        if dice.random() < 0.4:
+            decisions.append("Bern")
+        await asyncio.gather(*(self._decide(random.Random(dice.random()), talk, shown, each) for each in decisions))
+
+    async def _decide(self, dice: random.Random, talk: str, shown: dict[str, Any], city: str) -> None:
+        said: dict[str, Any] = {"form_values": {"city": city}} if city else {"dismiss": True}
+        body = {"interrupt_id": shown["interrupt_id"], "revision": shown["revision"], **said}
+        answer = await self._until_answered(dice, "POST", f"/api/v1/runs/{shown['run_id']}/resume", body)
+        if answer is not None and answer.status_code == 202:
+            run_id = str(answer.json()["data"]["run_id"])
+            asked = f"{shown['run_id']} {shown['interrupt_id']} {shown['revision']}"
+            self.recorded.resumed(asked, city or "dismissed", run_id)
+            self.runs.append(run_id)
+            self.subscribers.watch(run_id, random.Random(dice.random()))
 
     async def _edit(self, dice: random.Random, agent: str, talk: str) -> None:
         read = await self._call(dice, "GET", f"/api/v1/agents/{agent}", None)
@@ -216,6 +246,7 @@ def _message(dice: random.Random, ttl: float) -> str:
         (_with_tool(0.3 + 0.4 * dice.random()), 12),
         (_with_tool(1.4 * ttl), 8),
         (_with_state(0.2), 10),
+        (_ASKING, 12),
         ({"script": [{"fail": {"category": "rate_limit", "message": "busy", "retryable": True}}]}, 3),
     )
     asked = dice.choices([shape for shape, _ in shapes], [weight for _, weight in shapes])[0]
@@ -249,3 +280,11 @@ def _with_state(seconds: float) -> dict[str, Any]:
 
 
 _USAGE: Final = {"usage": {"input_tokens": 3, "output_tokens": 5, "final": True}}
+_ASKING: Final = {
+    "script": [
+        {"text": "one two"},
+        {"sleep": 0.2},
+        _USAGE,
+        {"interrupt": {"form": [{"name": "city", "label": "City"}], "prompt": "Where to?"}},
+    ]
+}

@@ -30,8 +30,12 @@ def violations_of(stored: StoredMesh, recorded: Recorded, journal: Path | None =
     wrong += _overlaps(runs, logs)
     wrong += _binding_violations(stored, recorded, runs, logs)
     wrong += _version_violations(stored, recorded)
+    for run_id, events in logs.items():
+        wrong += _pause_violations(run_id, events)
     if journal is not None:
-        wrong += _start_violations(journal, runs, logs)
+        starts = Counter[str](orjson.loads(line)["run_id"] for line in journal.read_bytes().splitlines())
+        wrong += _start_violations(starts, runs, logs)
+        wrong += _resume_violations(starts, runs)
     return wrong
 
 
@@ -186,9 +190,26 @@ def _version_violations(stored: StoredMesh, recorded: Recorded) -> list[str]:
     return wrong
 
 
-def _start_violations(journal: Path, runs: Runs, logs: Logs) -> list[str]:
+def _pause_violations(run_id: str, events: list[LoggedEvent]) -> list[str]:
+    """I24: a run asks once, as the last thing before it ends as interrupted, and does not end so without having asked."""
+    kinds = [event.kind for event in events]
+    asked = kinds.count("interrupt.requested")
+    if asked != kinds.count("run.interrupted") or asked > 1:
+        return [f"I24: {run_id} asked {asked} times and ends with {kinds[-2:]}"]
+    return []
+
+
+def _resume_violations(starts: Counter[str], runs: Runs) -> list[str]:
+    """I24: of all runs that answer an interrupt, one at most was started. (One that never was gives the interrupt back.)"""
+    answers: dict[str, list[str]] = defaultdict(list)
+    for run_id, run in runs.items():
+        if run.get("resumed_from") and starts[run_id]:
+            answers[run["resumed_from"]].append(run_id)
+    return [f"I24: {asking} was answered by {started}" for asking, started in answers.items() if len(started) > 1]
+
+
+def _start_violations(starts: Counter[str], runs: Runs, logs: Logs) -> list[str]:
     """I11: no run was started twice, whoever died; and none that was not started has anything to show."""
-    starts = Counter(orjson.loads(line)["run_id"] for line in journal.read_bytes().splitlines())
     wrong = [f"I11: {run_id} was started {count} times" for run_id, count in starts.items() if count > 1]
     for run_id, run in runs.items():
         shown = [event for event in logs[run_id][1:] if event.kind not in TERMINALS]

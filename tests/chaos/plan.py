@@ -22,7 +22,7 @@ class Moment(StrEnum):
     TOOL = "tool"
     """A call of a tool is open."""
     INTERRUPT = "interrupt"
-    """It paused for a human: the pending interrupt is stored."""
+    """What it asks a person is stored and its terminal is not; or it is the answer, and nothing of that is in the log."""
     COMMIT = "commit"
     """All that its runtime said is in the log; the head is being committed, the terminal is not there."""
     TERMINAL = "terminal"
@@ -117,7 +117,6 @@ class Possible:
     kinds: frozenset[Kind]
     store_process: bool
     """Whether the store is a process of its own."""
-    interrupts: bool
 
     def targets(self, kind: Kind) -> dict[str, int]:
         """Whom a fault of this kind may meet."""
@@ -127,8 +126,7 @@ class Possible:
 def point(seed: int, number: int, possible: Possible) -> Point:
     """The point with this number; the same for the same seed and means."""
     dice = random.Random(f"{seed}:{number}")
-    moments = {moment: n for moment, n in MOMENTS.items() if moment is not Moment.INTERRUPT or possible.interrupts}
-    moment = _one_of(dice, moments)
+    moment = _one_of(dice, MOMENTS)
     first = _fault(dice, possible)
     second = _fault(dice, possible) if dice.random() < PAIRS else None
     return Point(number, moment, first, second, at_takeover=dice.random() < 0.5)

@@ -62,7 +62,7 @@ class Recorded:
     saves: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     ends: dict[str, int] = field(default_factory=dict[str, int])
     resumes: dict[str, dict[str, set[str]]] = field(default_factory=dict[str, dict[str, set[str]]])
-    """Per interrupted run: decision → runs that a resume with it was answered with."""
+    """Per run, interrupt and revision: decision → runs that a resume with it was answered with."""
     point: int = 0
 
     def complain(self, what: str) -> None:
@@ -102,6 +102,14 @@ class Recorded:
         before = self.saves.setdefault((agent, version), prompt)
         if before != prompt:
             self.complain(f"I15: version {version} of {agent} was given to two saves")
+
+    def shown(self, run_id: str, stored: StoredMesh) -> None:
+        """An interrupt was shown: the run that asked must have ended in the log by then (run protocol, Resume)."""
+        events = stored.log(run_id)
+        if [event.kind for event in events[-2:]] != ["interrupt.requested", "run.interrupted"]:
+            self.complain(
+                f"I24: the interrupt of {run_id} is shown, its log ends with {[event.kind for event in events[-2:]]}"
+            )
 
     def resumed(self, interrupted: str, decision: str, run_id: str) -> None:
         """A resume was answered with a run: the interrupt is consumed by one run with one decision (I24)."""

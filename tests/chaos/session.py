@@ -84,7 +84,7 @@ def _possible(disk: SmallDisk | str, server: StoreServer | None) -> tuple[list[s
         left_out.append("kill and stop of the store: the server is not ours")
     # Only a file can be locked by another process; a server is killed and stopped instead.
     kinds = frozenset(kind for kind in Kind if not reasons.get(kind) and not (server and kind is Kind.LOCK))
-    return left_out, Possible(kinds, store_process=server is not None and server.restarts, interrupts=False)
+    return left_out, Possible(kinds, store_process=server is not None and server.restarts)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from harness.run.v1.run_service_pb2 import WatchRunResponse
 from tests.chaos.judge import violations_of
 from tests.chaos.recorded import Recorded, Seen
 from tests.chaos.session import Means, mesh_of
@@ -187,6 +188,26 @@ def _started_twice(scene: Scene) -> None:
 
 def _never_started(scene: Scene) -> None:
     scene.journal.write_text("", "utf-8")
+
+
+def _answered_twice(scene: Scene) -> None:
+    for run_id in scene.runs[:2]:
+        scene.change("runs", "runs", run_id, lambda run: run.update(resumed_from=scene.runs[3]))
+
+
+def _ended_as_if_asked(scene: Scene) -> None:
+    asked = WatchRunResponse.FromString(_packed(scene))
+    asked.events[-1].payload.run_interrupted.interrupt_id = "interrupt-1"
+    scene.sql(
+        "runs", "UPDATE segments SET events = ? WHERE run_id = ? AND number = ?",
+        asked.SerializeToString(), scene.runs[0], _last_index(scene),
+    )  # fmt: skip
+
+
+def _packed(scene: Scene) -> bytes:
+    with closing(sqlite3.connect(scene.folder / "store" / "runs.sqlite3")) as connection:
+        statement = "SELECT events FROM segments WHERE run_id = ? AND number = ?"
+        return connection.execute(statement, (scene.runs[0], _last_index(scene))).fetchone()[0]
 
 
 def _unknown_run(scene: Scene) -> None:

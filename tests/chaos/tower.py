@@ -213,10 +213,15 @@ class Tower:
             active = (binding or {}).get("active") or {}
             return Moment.TERMINAL if active.get("run_id") == sight.run_id else Moment.RELEASE
         if sight.said_all:
-            return Moment.COMMIT
+            return Moment.INTERRUPT if self._has_paused(sight) else Moment.COMMIT
         if not sight.events:
-            return Moment.SETUP
+            return Moment.INTERRUPT if sight.document.get("resumed_from") else Moment.SETUP
         return Moment.TOOL if sight.open_calls else Moment.STREAMING
+
+    def _has_paused(self, sight: Sight) -> bool:
+        """Whether what it asks a person is stored. What its runtime said before is all that the log has of it."""
+        binding = self._stores.binding(sight.document["binding_id"])
+        return ((binding or {}).get("interrupt") or {}).get("run_id") == sight.run_id
 
     def _measure(self) -> None:
         now = time.monotonic()
