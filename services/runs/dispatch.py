@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -42,6 +42,7 @@ class Dispatcher:
         self._places = Places(engine.settings.max_active_runs, engine.settings.max_queued_runs)
         self._renewals = Renewals(engine.clock, engine.tasks)
         self._looked_at: set[str] = set()
+        self._asked: dict[ProfileKey, asyncio.Task[Share | None]] = {}
         self._listening: asyncio.Task[None] | None = None
         self._stopping = False
         self._handing_over = False
@@ -99,14 +100,14 @@ class Dispatcher:
     def offer(self, run_id: str) -> None:
         """A queued run whose slot has just become its own: execute it here or, if it has to wait here, wherever there is room sooner."""
         if self._may_look_at(run_id):
-            self._engine.tasks.spawn("execute_queued", self._look_at(run_id, announce=True))
+            self._spawn("execute_offered", run_id, self._look_at(run_id, announce=True))
 
     def found(self, run: Run) -> None:
         """A queued run that nobody took yet, as the sweep read it. Not announced: every replica sweeps."""
         if not self._places.has_line_for(run.profile):
             metrics.LEFT_LINE_FULL.inc()
         elif self._may_look_at(run.run_id):
-            self._engine.tasks.spawn("execute_found", self._consider(run, announce=False))
+            self._spawn("execute_found", run.run_id, self._consider(run, announce=False))
 
     def listen(self) -> None:
         """Ask the bus for queued runs from now on, whenever there is room here."""
@@ -185,7 +186,7 @@ class Dispatcher:
             run_id, key = next_one
             self._looked_at.add(run_id)
             metrics.WAITING.dec()
-            self._engine.tasks.spawn("execute_waiting", self._execute_waiting(run_id, key))
+            self._spawn("execute_waiting", run_id, self._execute_waiting(run_id, key))
 
     async def _execute_announced(self) -> None:
         """Runs that were stored where there was no room, asked for only while there is room here (run protocol, Start 3)."""
@@ -193,9 +194,18 @@ class Dispatcher:
             await self._room.wait()
             for run_id in await self._engine.bus.announced(self._free):
                 if self._may_look_at(run_id):
-                    self._engine.tasks.spawn("execute_announced", self._look_at(run_id, announce=False))
+                    self._spawn("execute_announced", run_id, self._look_at(run_id, announce=False))
                 else:
                     self._engine.bus.settle(run_id)
+
+    def _spawn(self, step: str, run_id: str, work: Awaitable[None]) -> None:
+        self._engine.tasks.spawn(step, self._left_to_the_sweep(step, run_id, work))
+
+    async def _left_to_the_sweep(self, step: str, run_id: str, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except (StoreError, HarnessError) as error:
+            _log.warning("run_left_to_the_sweep", step=step, run_id=run_id, error=type(error).__name__)
 
     def _may_look_at(self, run_id: str) -> bool:
         """Whether nobody here has the run in hand; whoever asks has, from now on, and must look at it."""
@@ -261,12 +271,24 @@ class Dispatcher:
             await self._take(replace(run, turn=binding.turn), Why.FIRST, binding=binding)
 
     async def _share_of(self, run: Run) -> Share:
+        """What the run's profile may have here, asked for once for all who want to know it at the same time."""
+        asked = self._asked.get(run.profile)
+        if asked is None:
+            asked = self._asked[run.profile] = self._engine.tasks.spawn(
+                "ask_for_share", self._ask_for_share(run.profile)
+            )
+        share: Share | None = await asyncio.shield(asked)
+        return share or Share(run.profile, UNBOUNDED)
+
+    async def _ask_for_share(self, key: ProfileKey) -> Share:
         try:
-            profile = await self._engine.catalog.profile(run.harness_id, run.profile_id)
+            profile = await self._engine.catalog.profile(*key)
         except HarnessError:
             # Whoever executes the run asks the same and ends it truthfully if there is no answer.
-            return Share(run.profile, UNBOUNDED)
-        return Share(run.profile, profile.max_concurrent_runs)
+            return Share(key, UNBOUNDED)
+        finally:
+            self._asked.pop(key, None)
+        return Share(key, profile.max_concurrent_runs)
 
     async def _take(
         self,

@@ -34,14 +34,19 @@ class RunsSettings(ServiceSettings):
         SecretStr, Field(description="Ed25519 private key (PEM) that signs the runs' capability tokens.")
     ]
     max_active_runs: Annotated[
-        int, Field(ge=1, le=10_000, description="Runs executed here at once; more of them wait.")
+        int,
+        Field(
+            ge=1,
+            le=10_000,
+            description="Runs executed here at once; more of them wait, each harness in turn. One harness may have about eight ninths of them.",
+        ),
     ] = 500
     max_queued_runs: Annotated[
         int,
         Field(
             ge=0,
             le=100_000,
-            description="Runs waiting here for an executor, and as many for each profile at its bound; one more start is refused with `capacity`.",
+            description="Runs of one profile that wait here for an executor; one more start with it is refused with `capacity`.",
         ),
     ] = 2_000
     lease_ttl_seconds: Annotated[
