@@ -35,9 +35,10 @@ def issues_of(asked: payload_pb2.InterruptRequested, decided: run_service_pb2.Re
     if answer == "dismiss":
         return []
     form = asked.interrupt_type == payload_pb2.INTERRUPT_TYPE_FORM_INPUT
-    if form != (answer == "form_values"):
-        wanted = "form_values or dismiss" if form else "tool_decisions or dismiss"
-        return [FieldIssue(answer or "answer", "other_interrupt_type", f"This interrupt is answered with {wanted}.")]
+    wanted = "form_values" if form else "tool_decisions"
+    if answer != wanted:
+        message = f"This interrupt is answered with {wanted}, or dismissed."
+        return [FieldIssue(answer or "answer", "other_interrupt_type", message)]
     return _form_issues(asked, decided.form_values) if form else _call_issues(asked, decided.tool_decisions)
 
 

@@ -150,7 +150,8 @@ class Starter:
             case Next.ANSWERED:
                 return await self._answered(request, reservation.run_id, binding, plan)
             case Next.ANSWERED_OTHERWISE:
-                raise resume.answered_otherwise(reservation.run_id)
+                await self._answered_otherwise(reservation.run_id, binding)
+                return None
             case Next.NOT_PENDING:
                 raise resume.not_pending(binding, request)
 
@@ -276,6 +277,16 @@ class Starter:
         if run is None or not run.is_stored_run:
             raise resume.answered_long_ago()
         return run
+
+    async def _answered_otherwise(self, run_id: str, binding: Binding) -> None:
+        """Another decision was taken, but only a run that is stored, and was not given up, is a reason for a conflict (Start 1)."""
+        if binding.active.run_id == run_id:
+            state = await self.help_out(binding, run_id)
+            if state is Occupant.UNSTORED:
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            if state is not Occupant.WORKING:
+                return
+        raise resume.answered_otherwise(run_id)
 
     # Start 1: before any conflict is believed.
 

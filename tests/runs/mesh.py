@@ -405,13 +405,19 @@ class Client:
         response = await self._facade.call(self._state.WriteParts, [request], credential=self.mesh.capability(fence))
         return response.part_ref
 
-    async def commit_head(self, fence: fence_pb2.Fence) -> int:
-        """Commit a head for the run, as its executor would."""
+    async def commit_head(self, fence: fence_pb2.Fence, interrupt: binding_pb2.Interrupt | None = None) -> int:
+        """Commit a head for the run, as its executor would, with what it asks if it ends so."""
         request = session_service_pb2.CommitHeadRequest(
-            fence=fence, outcome=payload_pb2.RunCompleted(stop_reason="end_turn")
+            fence=fence, outcome=payload_pb2.RunCompleted(stop_reason="end_turn"), interrupt=interrupt
         )
         response = await self._sessions.call(self._bindings.CommitHead, request)
         return response.revision
+
+    async def reserve_turn(
+        self, request: session_service_pb2.ReserveTurnRequest
+    ) -> session_service_pb2.ReserveTurnResponse:
+        """Reserve the slot as any starter would, and store nothing."""
+        return await self._sessions.call(self._bindings.ReserveTurn, request, subject=self.subject)
 
     async def begin_clear(self, agent_id: str, conversation: str) -> None:
         """Begin a clear and do no more, as a clear that dies half-way."""

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from harness.catalog.v1 import agent_pb2, resolution_service_pb2
+from harness.common.v1 import capability_pb2
 from harness.event.v1 import event_pb2, payload_pb2
-from harness.run.v1 import run_pb2
-from harness.session.v1 import binding_pb2
+from harness.run.v1 import run_pb2, run_service_pb2
+from harness.session.v1 import binding_pb2, session_service_pb2
 from services.common.errors import HarnessError, Reason
-from tests.runs.mesh import KILL, Client, Mesh, kind, text
+from services.common.ids import new_run_id
+from services.runs.plan import Plan
+from services.runs.start import request_of
+from tests.runs.mesh import KILL, Client, Mesh, fence_of, kind, text
 
 COMPLETED, INTERRUPTED, CANCELLED, FAILED = (
     run_pb2.RUN_STATUS_COMPLETED,
@@ -326,3 +331,154 @@ async def test_i24_an_interrupt_survives_every_process(rough_mesh: Mesh, clients
                 break
     events = await client.events(resumed.run_id)
     assert decided(events) == {"calls": {"c1": "approve", "c2": "approve"}}
+
+
+async def given_up(client: Client, agent: str, run: run_pb2.Run, **answer: Any) -> HarnessError:
+    """What is said of a decision on an interrupt whose first answer was given up; asked again while the mesh says that it is worth it."""
+    async with asyncio.timeout(90):
+        while True:
+            error = await refused_at_all(client.resume(run.run_id, ID, **answer))
+            if not error.retryable:
+                return error
+            await asyncio.sleep(0.05)
+
+
+async def refused_at_all(work: Any) -> HarnessError:
+    with pytest.raises(HarnessError) as caught:
+        await work
+    return caught.value
+
+
+async def reserved(client: Client, agent: str, run: run_pb2.Run, run_id: str, key: str = "") -> None:
+    """An answer whose starter died after its reservation: nothing of it is stored."""
+    binding = await client.binding(agent, "c")
+    request = session_service_pb2.ReserveTurnRequest(
+        agent_id=agent,
+        conversation_id="c",
+        run_id=run_id,
+        request_key=key or f"key-{run_id}",
+        pin=binding.pin,
+        answers=session_service_pb2.InterruptAnswer(
+            run_id=run.run_id, interrupt_id=ID, revision=1, decision_digest="ab" * 20
+        ),
+    )
+    assert (await client.reserve_turn(request)).outcome == session_service_pb2.RESERVE_OUTCOME_GRANTED
+
+
+async def test_an_answer_that_was_never_stored_is_given_up_and_gives_the_interrupt_back(client: Client) -> None:
+    """Start, Died after 1: whoever meets it helps, and it is no reason for a conflict."""
+    agent = await client.agent()
+    run = await asked(client, agent)
+    await reserved(client, agent, run, new_run_id())
+    error = await given_up(client, agent, run)
+    assert (error.reason, error.metadata["revision"]) == (Reason.REVISION_CONFLICT, "2")
+    state = await client.interrupt_state(agent, "c")
+    assert state is not None
+    assert (state.revision, len(state.fields)) == (2, 2)
+    resumed = await client.resume(run.run_id, ID, revision=2, form={"city": "Rome"})
+    assert decided(await client.events(resumed.run_id)) == {"form": {"city": "Rome"}}
+
+
+async def test_an_answer_that_was_cancelled_before_it_was_issued_gives_the_interrupt_back(client: Client) -> None:
+    agent = await client.agent("single")
+    run = await asked(client, agent)
+    other = await client.start(agent, {"script": [{"text": "x"}, {"hang": True}]}, "other")
+    await client.seen(other.run_id, "content_delta")
+    try:
+        resumed = await client.resume(run.run_id, ID, form={"city": "Rome"})
+        assert resumed.status == run_pb2.RUN_STATUS_QUEUED
+        assert (await client.cancel(resumed.run_id)).status == CANCELLED
+        state = await client.interrupt_state(agent, "c")
+        assert state is not None
+        assert state.revision == 2
+        # The same decision is that run still; it would not have to be, had it been taken anew.
+        assert (await client.resume(run.run_id, ID, form={"city": "Rome"})).run_id == resumed.run_id
+        await refused(client.resume(run.run_id, ID), Reason.REVISION_CONFLICT)
+    finally:
+        await client.cancel(other.run_id)
+    again = await client.resume(run.run_id, ID, revision=2, form={"city": "Rome"})
+    assert decided(await client.events(again.run_id)) == {"form": {"city": "Rome"}}
+
+
+async def test_i24_an_executor_that_died_after_the_head_is_followed_by_one_that_tells_the_interrupt(
+    rough_mesh: Mesh, clients: Callable[..., Client]
+) -> None:
+    client = clients(rough_mesh)
+    agent = await client.agent()
+    run = await client.start(agent, {"script": [{"text": "before"}, {"hang": True}]}, "c")
+    await client.seen(run.run_id, "content_delta")
+    field = payload_pb2.FormField(name="city", type=payload_pb2.FORM_FIELD_TYPE_STRING)
+    requested = payload_pb2.InterruptRequested(
+        interrupt_id=ID, revision=1, interrupt_type=payload_pb2.INTERRUPT_TYPE_FORM_INPUT, fields=[field]
+    )
+    interrupt = binding_pb2.Interrupt(requested=requested, reason="It waits.")
+    await client.commit_head(fence_of(await client.binding(agent, "c")), interrupt)
+    # Not told yet, so not shown and not to be answered.
+    assert await client.interrupt_state(agent, "c") is None
+    error = await refused(client.resume(run.run_id, ID), Reason.HARNESS_SESSION_CONFLICT)
+    assert error.metadata["run_id"] == run.run_id
+    rough_mesh.runs.restart()
+    client = clients(rough_mesh, client.subject)
+    events = await client.events(run.run_id)
+    assert [kind(event) for event in events][-2:] == ["interrupt_requested", "run_interrupted"]
+    assert events[-2].payload.interrupt_requested == requested
+    assert events[-1].payload.run_interrupted.reason == "It waits."
+    assert (await client.interrupt_state(agent, "c")) is not None
+    await client.settled(agent, "c")
+    # The harness knows nothing of it: the resume ends truthfully, and what was decided is decided.
+    resumed = await client.resume(run.run_id, ID)
+    failed = (await client.events(resumed.run_id))[-1].payload.run_failed
+    assert failed.code == "interrupt_lost"
+    assert await client.interrupt_state(agent, "c") is None
+
+
+async def test_i24_an_intent_before_the_end_is_told_takes_the_interrupt_along(
+    rough_mesh: Mesh, clients: Callable[..., Client]
+) -> None:
+    client = clients(rough_mesh)
+    agent = await client.agent()
+    run = await client.start(agent, {"script": [{"text": "before"}, {"hang": True}]}, "c")
+    await client.seen(run.run_id, "content_delta")
+    field = payload_pb2.FormField(name="city", type=payload_pb2.FORM_FIELD_TYPE_STRING)
+    requested = payload_pb2.InterruptRequested(
+        interrupt_id=ID, revision=1, interrupt_type=payload_pb2.INTERRUPT_TYPE_FORM_INPUT, fields=[field]
+    )
+    await client.commit_head(
+        fence_of(await client.binding(agent, "c")), binding_pb2.Interrupt(requested=requested, reason="It waits.")
+    )
+    assert (await client.cancel(run.run_id)).status == CANCELLED
+    assert not (await client.settled(agent, "c")).HasField("interrupt")
+    assert (await client.ended((await client.start(agent, {"n": 1}, "c")).run_id)).status == COMPLETED
+
+
+async def test_the_same_name_for_a_plain_start_never_stores_what_was_reserved_for_an_answer(client: Client) -> None:
+    agent = await client.agent()
+    run = await asked(client, agent)
+    run_id = new_run_id()
+    named = request_of("o", run_service_pb2.StartRunRequest(client_request_id="n")).named_key
+    await reserved(client, agent, run, run_id, named)
+    # I24: the decision that was consumed for the run is not the one in hand, nor is a message.
+    await refused(client.start(agent, "hello", "c", client_request_id="n"), Reason.IDEMPOTENCY_MISMATCH)
+    await refused(client.resume(run.run_id, ID, client_request_id="n"), Reason.IDEMPOTENCY_MISMATCH)
+
+
+async def test_what_a_harness_does_not_claim_ends_the_run_as_unsupported(client: Client) -> None:
+    """Two calls at once need another capability than one; the reference harness claims all, so the rule is asked itself."""
+    one = payload_pb2.InterruptRequested(interrupt_type=payload_pb2.INTERRUPT_TYPE_TOOL_APPROVAL)
+    one.tool_approvals.add(tool_call_id="a")
+    two = payload_pb2.InterruptRequested(interrupt_type=payload_pb2.INTERRUPT_TYPE_TOOL_APPROVAL)
+    two.tool_approvals.add(tool_call_id="a")
+    two.tool_approvals.add(tool_call_id="b")
+    form = payload_pb2.InterruptRequested(interrupt_type=payload_pb2.INTERRUPT_TYPE_FORM_INPUT)
+    expected = {
+        (): (False, False, False),
+        ("interrupt.form_input",): (True, False, False),
+        ("interrupt.tool_approval",): (False, True, False),
+        ("interrupt.tool_approval", "interrupt.multi_tool"): (False, True, True),
+    }
+    for claims, answers in expected.items():
+        profile = resolution_service_pb2.ResolveProfileResponse()
+        for claim in claims:
+            profile.descriptor.capabilities[claim].level = capability_pb2.CAPABILITY_LEVEL_EMULATED
+        plan = Plan(agent_pb2.AgentVersion(), profile)
+        assert (plan.may_ask(form), plan.may_ask(one), plan.may_ask(two)) == answers

@@ -151,6 +151,8 @@ class Client:
         policy: Any = REJECT,
         subject: str = SUBJECT,
         version: int = 1,
+        answers: session.InterruptAnswer | None = None,
+        expected_revision: int | None = None,
     ) -> session.ReserveTurnResponse:
         request = session.ReserveTurnRequest(
             agent_id=self.agent,
@@ -159,6 +161,8 @@ class Client:
             run_id=run_id,
             request_key=key or f"key-{run_id}",
             on_conflict=policy,
+            answers=answers,
+            expected_revision=expected_revision,
         )
         return await self.call("ReserveTurn", request, subject)
 
@@ -168,10 +172,13 @@ class Client:
         assert answer.run_id == run_id
         return answer.binding
 
-    async def release(self, binding_id: str, run_id: str, stored: bool = True) -> session.ReleaseTurnResponse:
-        return await self.call(
-            "ReleaseTurn", session.ReleaseTurnRequest(binding_id=binding_id, run_id=run_id, stored=stored)
+    async def release(
+        self, binding_id: str, run_id: str, stored: bool = True, *, issued: bool = True, interrupted: bool = False
+    ) -> session.ReleaseTurnResponse:
+        request = session.ReleaseTurnRequest(
+            binding_id=binding_id, run_id=run_id, stored=stored, issued=issued, interrupted=interrupted
         )
+        return await self.call("ReleaseTurn", request)
 
     async def withdraw(self, binding_id: str, run_id: str) -> session.WithdrawTurnResponse:
         return await self.call("WithdrawTurn", session.WithdrawTurnRequest(binding_id=binding_id, run_id=run_id))
@@ -213,8 +220,11 @@ class Client:
         replace: bool = False,
         reason: str = "end_turn",
         incarnation: str = "",
+        interrupt: binding_pb2.Interrupt | None = None,
     ) -> int:
-        request = session.CommitHeadRequest(fence=fence, outcome=payload_pb2.RunCompleted(stop_reason=reason))
+        request = session.CommitHeadRequest(
+            fence=fence, outcome=payload_pb2.RunCompleted(stop_reason=reason), interrupt=interrupt
+        )
         if incarnation:
             request.runtime_ref.CopyFrom(
                 runtime_ref_pb2.RuntimeRef(address="unix:/run/adapter", incarnation=incarnation)
