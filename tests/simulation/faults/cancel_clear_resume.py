@@ -18,5 +18,6 @@ FAULTS = (
         breaks=("I12", "I6", "I5"),
         level="rain",
         settings={"weights": {"cancel": 10.0}},
+        seed=2,
     ),
 )

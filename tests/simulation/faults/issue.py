@@ -17,6 +17,14 @@ FAULTS = (
         ),
         breaks=("I7", "I8", "I9", "I10", "defect"),
         level="stall",
-        settings={".pauses": 3.0, "scripts": {"slow": 30.0}},
+        settings={
+            ".pauses": 1.0,
+            "seconds": 8.0,
+            "conversations": 3,
+            "clients": 2,
+            "weights": {"start_enqueue": 20.0},
+            "scripts": {"slow": 30.0, "tool": 15.0},
+        },
+        seed=16,
     ),
 )

@@ -18,6 +18,7 @@ FAULTS = (
         breaks=("I6",),
         level="rain",
         settings={"weights": {"repeat": 20.0}, ".slow": 0.3},
+        seed=3,
     ),
     Fault(
         id="start-died-no-tombstone",
