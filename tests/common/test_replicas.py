@@ -179,8 +179,9 @@ async def test_i11_a_call_that_may_have_run_is_made_again_only_where_that_is_the
         await ask(peer, stub, "raise:unavailable", idempotent=True)
     assert asked() == 1 + 4, "bounded"
     # What is sent piece by piece cannot be sent again.
-    with pytest.raises(HarnessError):
+    with pytest.raises(HarnessError) as caught:
         await peer.call(stub.collect, iter([Ask(do="raise:unavailable")]), idempotent=True, timeout=BOUND_SECONDS)
+    assert caught.value.reason is Reason.UNAVAILABLE
     assert asked() == 6
     await peer.close()
 

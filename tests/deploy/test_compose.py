@@ -97,6 +97,50 @@ def test_the_health_check_tells_a_dead_service_from_a_living_one(tmp_path):
         assert answer.returncode == 1
 
 
+class _Overlay(yaml.SafeLoader):
+    """Reads what docker compose adds to YAML: `!override` replaces a list instead of adding to it."""
+
+
+_Overlay.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
+REPLICAS = yaml.load((FOLDER / "compose.replicas.yaml").read_text("utf-8"), _Overlay)["services"]  # noqa: S506 - a safe loader
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_the_settings_with_replicas_are_those_of_the_service(name, monkeypatch, tmp_path):
+    service = name.removesuffix("-2")
+    changed = REPLICAS[name]
+    if name != service:
+        assert changed["extends"] == {"file": "compose.yaml", "service": service}
+    given = OURS[service]["environment"] | changed["environment"]
+    for variable in [variable for variable in os.environ if variable.startswith("HARNESS_")]:
+        monkeypatch.delenv(variable)
+    for variable, value in given.items():
+        if value.startswith("/run/secrets/"):
+            value = str(_secret(value.removeprefix("/run/secrets/"), tmp_path))
+        monkeypatch.setenv(variable, value)
+    settings = SETTINGS[service].from_environment()
+    # Each address that is named is one that is listened on, by a replica of that service.
+    listening = {OURS[each.removesuffix("-2")]["environment"]["HARNESS_LISTEN"] for each in REPLICAS} | {
+        replica["environment"].get("HARNESS_LISTEN") for replica in REPLICAS.values()
+    }
+    for field in ("catalog_address", "sessions_address", "runs_address"):
+        addresses = getattr(settings, field, "")
+        if addresses:
+            assert len(addresses.split(",")) == 2
+            assert set(addresses.split(",")) <= listening
+
+
+def test_replicas_listen_apart():
+    listen = [REPLICAS[name]["environment"].get("HARNESS_LISTEN") for name in REPLICAS if name.endswith("-2")]
+    sockets = [address for address in listen if address]
+    assert len(set(sockets)) == len(sockets) == 3
+    assert REPLICAS["gateway-2"]["ports"] == ["127.0.0.1:8011:8010"]
+    facades = [REPLICAS["sessions-2"]["environment"], OURS["sessions"]["environment"]]
+    assert {each["HARNESS_FACADE_LISTEN"] for each in facades} == set(
+        REPLICAS["runs"]["environment"]["HARNESS_STATE_FACADE_ADDRESS"].split(",")
+    )
+
+
 def _secret(name: str, folder: Path) -> Path:
     """A secret of the right kind, as a file."""
     private = generate_private_key()
