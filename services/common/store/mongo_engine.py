@@ -46,6 +46,7 @@ HEARTBEAT_SECONDS: Final = 2.0
 
 _AUTHENTICATION_FAILED: Final = 18
 _UNAUTHORIZED: Final = 13
+_ACCESS: Final = (_UNAUTHORIZED, _AUTHENTICATION_FAILED)
 _OUT_OF_DISK_SPACE: Final = 14031
 # BadValue (a hint to an index that is not there too), FailedToParse, TypeMismatch, DollarPrefixedFieldName, CommandNotFound,
 # CannotCreateIndex, InvalidNamespace, IndexOptionsConflict, IndexKeySpecsConflict, NotImplemented, BSONObjectTooLarge.
@@ -109,6 +110,16 @@ class MongoEngine:
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return await asyncio.shield(running)
+
+    async def prepare(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """The same while the store is opened: what the server refuses then, it will refuse again. Errors: `StoreRefused` too."""
+        try:
+            return await self.call(operation)
+        except (OperationFailure, StoreUnavailable) as error:
+            refused = error.__cause__ if isinstance(error, StoreUnavailable) else error
+            if isinstance(refused, OperationFailure) and (refused is error or refused.code in _ACCESS):
+                raise _refused(self.shown, refused) from None
+            raise
 
     async def answered(self, operation: Callable[[], Awaitable[T]]) -> T:
         """The same for what is a part of a call already, and is not counted again."""
@@ -184,14 +195,13 @@ def _refusal(address: MongoAddress, options: StoreOptions, error: Exception) -> 
             f"host, port, replicaSet and tls of the address"
         )
     if isinstance(cause, OperationFailure):
-        return refusal(address.shown, cause)
+        return _refused(address.shown, cause)
     if isinstance(cause, ConfigurationError):
         return StoreRefused(f"the server at {address.shown} cannot be used: {_said(cause)}")
     return error
 
 
-def refusal(shown: str, error: OperationFailure) -> StoreRefused:
-    """Why the store does not open when the server refuses a command."""
+def _refused(shown: str, error: OperationFailure) -> StoreRefused:
     if error.code == _AUTHENTICATION_FAILED:
         return StoreRefused(
             f"the server at {shown} does not accept the user or its password; correct them, or authSource"

@@ -18,7 +18,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 from services.common.logs import get_logger
 from services.common.store.documents import required_fields, scalar_problem
 from services.common.store.errors import DocumentTooLarge, InvalidDocument, StoreRefused
-from services.common.store.mongo_engine import MongoEngine, Stored, refusal
+from services.common.store.mongo_engine import MongoEngine, Stored
 from services.common.store.mongo_shape import Shape
 from services.common.store.port import Document
 
@@ -34,11 +34,8 @@ async def prepare(engine: MongoEngine, shapes: Iterable[Shape]) -> None:
 
     Errors: `StoreRefused` if stored records do not fit a new index, or if a newer release wrote them; `StoreUnavailable`, `StoreFull`.
     """
-    try:
-        for shape in shapes:
-            await engine.call(lambda shape=shape: _prepare(engine, shape))
-    except OperationFailure as error:
-        raise refusal(engine.shown, error) from None
+    for shape in shapes:
+        await engine.prepare(lambda shape=shape: _prepare(engine, shape))
 
 
 async def _prepare(engine: MongoEngine, shape: Shape) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import orjson
 from pymongo import ASCENDING, DESCENDING
-from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.errors import DuplicateKeyError
 
-from services.common.store.mongo_engine import MongoEngine, Stored, refusal
+from services.common.store.mongo_engine import MongoEngine, Stored
 from services.common.store.mongo_inserts import Inserts
 from services.runs.log.bounds import check_bound, checked_state, does_not_follow
 from services.runs.log.port import (
@@ -62,10 +62,7 @@ class MongoSegmentLog:
     async def open(cls, engine: MongoEngine) -> MongoSegmentLog:
         """Make the log's index if it is missing. Errors: `StoreRefused`, `StoreUnavailable`, `StoreFull`."""
         log = cls(engine)
-        try:
-            await engine.call(log._make_index)
-        except OperationFailure as error:
-            raise refusal(engine.shown, error) from None
+        await engine.prepare(log._make_index)
         return log
 
     async def append(self, header: SegmentHeader, events: bytes) -> Appended | DuplicateSegment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -11,8 +12,18 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from services.common.store import BY_KEY, Document, DuplicateKey, Index, Range, RecordStore, open_record_store
+from services.common.store import (
+    BY_KEY,
+    Document,
+    DuplicateKey,
+    Index,
+    Range,
+    RecordStore,
+    StoreOptions,
+    open_record_store,
+)
 from tests.common.store.contract import BY_OWNER, BY_REQUEST, BY_STATUS, BY_TAG, THINGS
+from tests.support import mongodb
 
 KEYS = st.sampled_from([f"k{number}" for number in range(6)])
 VALUES = st.one_of(st.integers(-2, 3), st.sampled_from(["", "1", "a", "ä", "\0"]))
@@ -41,21 +52,28 @@ def order(value: str | int) -> tuple[int, int, bytes]:
 class StoreMachine(RuleBasedStateMachine):
     store: RecordStore
 
+    def make_url(self) -> str:
+        self.directory = tempfile.mkdtemp()
+        return f"sqlite://{self.directory}/records.db"
+
+    def drop(self) -> None:
+        shutil.rmtree(self.directory)
+
     @initialize()
     def start(self) -> None:
-        self.directory = tempfile.mkdtemp()
+        self.url = self.make_url()
         self.runner = asyncio.Runner()
         self.model: dict[str, Stored] = {}
         self.open()
 
     def open(self) -> None:
-        self.store = self.runner.run(open_record_store(f"sqlite://{self.directory}/records.db", [THINGS]))
+        self.store = self.runner.run(open_record_store(self.url, [THINGS], StoreOptions(timeout_seconds=60)))
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
             self.runner.run(self.store.close())
             self.runner.close()
-            shutil.rmtree(self.directory)
+            self.drop()
 
     def conflicts(self, key: str, document: Document) -> set[str]:
         """The unique indexes in which somebody else already is."""
@@ -189,7 +207,20 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.runner.run(self.store.get_blob(THINGS, key)) == stored.blob
 
 
+class MongoMachine(StoreMachine):
+    def make_url(self) -> str:
+        self.database = contextlib.ExitStack()
+        return self.database.enter_context(mongodb.database())
+
+    def drop(self) -> None:
+        self.database.close()
+
+
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
     max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestMongoMachine = MongoMachine.TestCase
+TestMongoMachine.settings = settings(
+    max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
