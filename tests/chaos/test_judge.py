@@ -246,7 +246,8 @@ def _after_the_end(scene: Scene) -> None:
 DAMAGE = [
     (_gap, "I7"), (_second_terminal, "I9"), (_no_terminal, "I9"), (_old_generation, "I10"), (_no_seal, "I10"), (_never_ended, "I9"),
     (_other_end, "I9"), (_turned_around, "I6"), (_same_turn, "I6"), (_slot_held, "I9"), (_epoch_skipped, "I5"), (_second_binding, "I3"),
-    (_lost_head, "I30"), (_lost_version, "I15"), (_started_twice, "I11"), (_never_started, "I11"), (_unknown_run, "I33"), (_grown, "I12"),
+    (_lost_head, "I30"), (_lost_version, "I15"), (_started_twice, "I11"), (_answered_twice, "I24"), (_ended_as_if_asked, "I24"),
+    (_never_started, "I11"), (_unknown_run, "I33"), (_grown, "I12"),
     (_other_bytes, "I8"), (_other_event, "I8"), (_more_than_the_log, "I8"), (_skipped, "I7"), (_after_the_end, "I9"),
 ]  # fmt: skip
 
