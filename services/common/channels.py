@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 from pydantic import SecretStr
 
+from services.common.exchange import ExchangeChannel
 from services.common.interceptors.auth import AUTHORIZATION, SUBJECT
 from services.common.replicas import Replicas, SpreadChannel, SpreadMethod
 from services.common.settings import split_addresses
@@ -30,19 +31,21 @@ def connect(
     *,
     idempotent_methods: Sequence[str] = (),
     idempotent: bool = False,
+    exchange: bool = False,
 ) -> "Peer":
     """A peer at `unix:/path` or `host:port`, or at several of them, separated by commas: the replicas of one service, of which each call goes to one that
     serves. Connects when first called (to replicas at once), and again whenever a process behind it restarts.
 
     `token` is the service credential; None where each call brings its own (`credential=`, a capability token). `idempotent_methods`
     (`harness.run.v1.RunService/GetRun`) may be repeated, up to three times, while the peer is unavailable: at another replica, if there is one.
-    `idempotent`: whatever is asked may be asked again of another replica. Must be called on the event loop.
+    `idempotent`: whatever is asked may be asked again of another replica. `exchange`: unary calls share a stream, which is for services that call each
+    other all the time. Must be called on the event loop.
     """
     each = split_addresses(addresses)
     if len(each) == 1:
-        return Peer(_channel(each[0], idempotent_methods), token)
+        return Peer(_channel(each[0], idempotent_methods, exchange=exchange), token)
     # Repeated by the peer, at another replica, never by the channel of the one that failed.
-    replicas = Replicas((address, _channel(address, ())) for address in each)
+    replicas = Replicas((address, _channel(address, (), exchange=exchange)) for address in each)
     return _ReplicatedPeer(SpreadChannel(replicas, idempotent_methods, every=idempotent), token)
 
 
@@ -171,8 +174,9 @@ def _spread(method: Callable[..., Any]) -> SpreadMethod:
     return method
 
 
-def _channel(address: str, idempotent_methods: Sequence[str]) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(_target(address), options=channel_options(address, idempotent_methods))
+def _channel(address: str, idempotent_methods: Sequence[str], *, exchange: bool) -> grpc.aio.Channel:
+    channel = grpc.aio.insecure_channel(_target(address), options=channel_options(address, idempotent_methods))
+    return ExchangeChannel(channel, idempotent_methods) if exchange else channel
 
 
 def channel_options(address: str, idempotent_methods: Sequence[str] = ()) -> list[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from services.common.capability_token import CapabilityVerifier
 from services.common.channels import KEEPALIVE_MILLISECONDS, KEEPALIVE_TIMEOUT_MILLISECONDS, MAX_MESSAGE_BYTES
 from services.common.errors import ConfigurationError
+from services.common.exchange import ExchangeServicer
 from services.common.interceptors import CapabilityAuthenticator, ServiceAuthenticator, ServiceInterceptor
 from services.common.logs import get_logger, log_incident
 from services.common.metrics import MetricsListener
@@ -137,6 +138,7 @@ class Listener:
         self._address = address
         self._interceptor = interceptor
         self._socket_mode = socket_mode
+        self._exchange: ExchangeServicer | None = None
         self.server = grpc.aio.server(
             interceptors=[interceptor], options=server_options(), maximum_concurrent_rpcs=max_concurrent_rpcs
         )
@@ -175,9 +177,21 @@ class Listener:
             still = still + 1 if interceptor.calls == seen else 0
             seen = interceptor.calls
 
+    def offer_exchange(self, registrations: Sequence[Registration], settings: ServiceSettings) -> None:
+        """Lets other services make their unary calls over one stream."""
+        self._exchange = ExchangeServicer(
+            [(registration.add_to_server, registration.servicer) for registration in registrations],
+            default_deadline_seconds=settings.default_deadline_seconds,
+            max_calls=settings.max_concurrent_rpcs,
+            called=self._interceptor.count_call,
+        )
+        self._exchange.add_to(self.server)
+
     async def stop(self, grace: float) -> None:
         """Refuses new calls and lets running ones finish for `grace` seconds."""
         self._interceptor.end_exempt_calls()
+        if self._exchange is not None:
+            self._exchange.close()
         await self.server.stop(grace)
 
 
@@ -219,6 +233,7 @@ def _listeners(settings: ServiceSettings, service: Service, health_servicer: Any
     names = [registration.full_name for registration in service.registrations]
     reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], internal.server)
     _register(service.registrations, internal)
+    internal.offer_exchange(service.registrations, settings)
     if service.facade is None:
         return [internal]
     facade_interceptor = ServiceInterceptor(

@@ -42,7 +42,9 @@ class Upstream:
         operations = tuple(operations)
         idempotent = [each.rpc for each in operations if each.name.startswith(_IDEMPOTENT_VERBS)]
         self._peers: dict[str, Peer] = {
-            area: connect(address, token, idempotent_methods=[rpc for rpc in idempotent if _area(rpc) == area])
+            area: connect(
+                address, token, idempotent_methods=[rpc for rpc in idempotent if _area(rpc) == area], exchange=True
+            )
             for area, address in addresses.items()
         }
         self._methods: dict[str, Any] = {each.rpc: self._method(each) for each in operations}

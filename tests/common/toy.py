@@ -122,6 +122,10 @@ class ToyServicer:
                     raise KeyError(CANARY) from error
             case "abort":
                 await context.abort(grpc.StatusCode.OUT_OF_RANGE, "said by the servicer")
+            case "cancel_itself":
+                raise asyncio.CancelledError
+            case "large":
+                return Answer(text="x" * (7 << 20))
             case "raise_timeout":
                 raise TimeoutError
             case str() as text if text.startswith("raise:"):
@@ -151,19 +155,16 @@ class ToyServicer:
 
 def add_toy_servicer_to_server(servicer: ToyServicer, server: grpc.aio.Server) -> None:
     codecs = {"request_deserializer": Ask.FromString, "response_serializer": Answer.SerializeToString}
-    server.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(
-                SERVICE,
-                {
-                    "One": grpc.unary_unary_rpc_method_handler(servicer.one, **codecs),
-                    "Many": grpc.unary_stream_rpc_method_handler(servicer.many, **codecs),
-                    "Collect": grpc.stream_unary_rpc_method_handler(servicer.collect, **codecs),
-                    "Chat": grpc.stream_stream_rpc_method_handler(servicer.chat, **codecs),
-                },
-            ),
-        )
-    )
+    handlers = {
+        "One": grpc.unary_unary_rpc_method_handler(servicer.one, **codecs),
+        "Many": grpc.unary_stream_rpc_method_handler(servicer.many, **codecs),
+        "Collect": grpc.stream_unary_rpc_method_handler(servicer.collect, **codecs),
+        "Chat": grpc.stream_stream_rpc_method_handler(servicer.chat, **codecs),
+    }
+    # As generated code does it.
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    registered: Any = server  # grpc's type stubs do not know the method
+    registered.add_registered_method_handlers(SERVICE, handlers)
 
 
 class ToyStub:

@@ -84,3 +84,10 @@ def _read(metadata: Metadata) -> tuple[str, str | None]:
 
 def _is_subject(text: str) -> bool:
     return 0 < len(text) <= MAX_SUBJECT_CHARACTERS and text.isascii() and text.isprintable() and text == text.strip()
+
+
+def checked_subject(text: str) -> str | None:
+    """The subject of a call on an exchange, whose stream brought the service credential; None for an empty text."""
+    if text and not _is_subject(text):
+        raise HarnessError(Reason.UNAUTHENTICATED, "The call's subject is not 1 to 256 printable ASCII characters.")
+    return text or None

@@ -10,7 +10,6 @@ Order: trace, auth (before the request is even read), deadline, validation, serv
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from time import perf_counter
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -23,7 +22,8 @@ from services.common.errors import HarnessError
 from services.common.interceptors.auth import Authenticator
 from services.common.interceptors.deadline import bounded, remaining_seconds
 from services.common.interceptors.error_mapping import abort, classified
-from services.common.interceptors.tracing import end_span, enter_trace, start_span
+from services.common.interceptors.outcome import MethodOutcomes, Outcome
+from services.common.interceptors.tracing import enter_trace
 from services.common.interceptors.validation import check_message, checked_messages, readable, whole
 from services.common.status import GRPC_STATUS_CODES
 
@@ -80,13 +80,17 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         if _service(method) in self._exempt:
             set_caller(Caller())
             return wrapped
-        self.calls += 1
+        self.count_call()
         try:
             set_caller(self._authenticator.authenticate(metadata))
         except HarnessError as error:
             metrics.RPC_HANDLED.labels(method, GRPC_STATUS_CODES[error.grpc_code.value].name).inc()
             return _refusal(wrapped, error)
         return wrapped
+
+    def count_call(self) -> None:
+        """A call has arrived."""
+        self.calls += 1
 
     def end_exempt_calls(self) -> None:
         """Ends open health watches and reflection streams, which would otherwise hold a graceful stop for its whole grace."""
@@ -103,8 +107,7 @@ class _MethodWrapper:
         self._inner = inner
         self._default_deadline = default_deadline
         self._exempt_calls = exempt_calls
-        self._seconds = metrics.RPC_SECONDS.labels(method)
-        self._counts = {code: metrics.RPC_HANDLED.labels(method, code.name) for code in grpc.StatusCode}
+        self._outcomes = MethodOutcomes(method)
 
     def handler(self) -> Handler:
         inner = self._inner
@@ -128,7 +131,7 @@ class _MethodWrapper:
 
     def _unary(self, behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:
-            outcome = _Outcome(self._method)
+            outcome = self._outcomes.begin()
             try:
                 remaining = remaining_seconds(context)
                 answer = behaviour(self._checked(request), context)
@@ -139,13 +142,13 @@ class _MethodWrapper:
                 outcome.cancelled()
                 raise
             finally:
-                self._record(outcome)
+                self._outcomes.record(outcome)
 
         return call
 
     def _streaming(self, behaviour: Callable[[Any, Context], Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-            outcome = _Outcome(self._method)
+            outcome = self._outcomes.begin()
             if self._exempt_calls is not None:
                 self._exempt_calls.enter()
             try:
@@ -170,7 +173,7 @@ class _MethodWrapper:
                 outcome.cancelled()
                 raise
             finally:
-                self._record(outcome)
+                self._outcomes.record(outcome)
 
         return call
 
@@ -182,23 +185,15 @@ class _MethodWrapper:
         check_message(request)
         return request
 
-    async def _fail(self, outcome: "_Outcome", context: Context, error: Exception) -> NoReturn:
+    async def _fail(self, outcome: Outcome, context: Context, error: Exception) -> NoReturn:
         """Ends the call with the status of what was raised; counted before the client can know."""
         if isinstance(error, AbortError):  # the servicer ended the call itself, as the standard health service does
             outcome.code = _code_of(context)
             raise error
-        outcome.error = classified(error, self._method)
-        outcome.code = GRPC_STATUS_CODES[outcome.error.grpc_code.value]
-        self._record(outcome)
-        await abort(context, outcome.error)
-
-    def _record(self, outcome: "_Outcome") -> None:
-        if outcome.recorded:
-            return
-        outcome.recorded = True
-        self._seconds.observe(perf_counter() - outcome.started)
-        self._counts[outcome.code].inc()
-        end_span(outcome.span, outcome.code.name, outcome.error)
+        classed = classified(error, self._method)
+        outcome.failed(classed)
+        self._outcomes.record(outcome)
+        await abort(context, classed)
 
 
 class _ExemptCalls:
@@ -223,22 +218,6 @@ class _ExemptCalls:
         self.ending = True
         for task in self._tasks:
             task.cancel()
-
-
-class _Outcome:
-    """How one call went, for metrics and its span."""
-
-    __slots__ = ("code", "error", "recorded", "span", "started")
-
-    def __init__(self, method: str) -> None:
-        self.recorded = False
-        self.started = perf_counter()
-        self.code = grpc.StatusCode.OK
-        self.error: HarnessError | None = None
-        self.span = start_span(method)
-
-    def cancelled(self) -> None:
-        self.code = grpc.StatusCode.CANCELLED
 
 
 def _service(method: str) -> str:
