@@ -212,6 +212,7 @@ class Packer:
         if self._pause is None:
             self._pause = _Pause(self._lifecycle.copy(), self._offset)
         events = self._pause.lifecycle.accept(draft)
+        self._note_effects(draft)
         self._pause.events += events
         self._pause.size += sum(event.ByteSize() + EVENT_OVERHEAD for event in events)
         if self._pause.size > MAX_OFFSET_BYTES:  # I35

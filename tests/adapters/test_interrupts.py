@@ -81,6 +81,7 @@ async def test_the_runtime_knows_its_pause_until_it_goes_on():
     async with reference() as client:
         await paused(client, FORM)
         pending = await client.pending_interrupt()
+        assert pending is not None
         assert (pending.interrupt_id, pending.revision, pending.run_id) == ("interrupt-1", 1, "run-1")
         await resumed(client, decision("run-1"))
         assert await client.pending_interrupt() is None

@@ -132,7 +132,7 @@ async def test_i25_a_decision_that_does_not_fit_is_refused_and_consumes_nothing(
 async def test_i24_the_same_decision_again_is_the_same_run_and_another_is_a_conflict(client: Client) -> None:
     agent = await client.agent()
     run = await asked(client, agent)
-    answers = [{"form": {"city": "Rome"}}, {"form": {"city": "Oslo"}}, {}]
+    answers: list[dict[str, Any]] = [{"form": {"city": "Rome"}}, {"form": {"city": "Oslo"}}, {}]
     raced = await asyncio.gather(
         *(client.resume(run.run_id, ID, **dict(answers[number % 3])) for number in range(30)), return_exceptions=True
     )
@@ -280,10 +280,12 @@ async def test_a_resumed_run_is_cancelled_and_ends_at_its_deadline_as_any_other(
     ):
         limits = {} if profile == "faults" else {"limits": {"max_run_seconds": 1}}
         agent = await client.agent(profile, **limits)
-        for number in range(90):  # on a slow machine its first turn may come to its deadline as well
-            run = await client.start(agent, asks(FORM, [{"text": "on"}, {"sleep": 600}]), f"c{number}")
-            if (await client.ended(run.run_id)).status == INTERRUPTED:
-                break
+        run = None
+        while (
+            run is None or run.status != INTERRUPTED
+        ):  # on a slow machine the turn that asks may come to its deadline as well
+            run = await client.start(agent, asks(FORM, [{"text": "on"}, {"sleep": 600}]), f"c-{new_run_id()}")
+            run = await client.ended(run.run_id)
         resumed = await client.resume(run.run_id, ID)
         if profile == "faults":
             await client.seen(resumed.run_id, "content_delta")
@@ -482,3 +484,32 @@ async def test_what_a_harness_does_not_claim_ends_the_run_as_unsupported(client:
             profile.descriptor.capabilities[claim].level = capability_pb2.CAPABILITY_LEVEL_EMULATED
         plan = Plan(agent_pb2.AgentVersion(), profile)
         assert (plan.may_ask(form), plan.may_ask(one), plan.may_ask(two)) == answers
+
+
+async def test_i6_a_repeated_request_that_superseded_dismisses_nothing_later(client: Client) -> None:
+    agent = await client.agent()
+    old = await client.start(agent, {"n": 1}, "c", on_conflict=INTERRUPT, client_request_id="n")
+    await client.events(old.run_id)
+    await client.settled(agent, "c")
+    await asked(client, agent)
+    again = await client.start(agent, {"n": 1}, "c", on_conflict=INTERRUPT, client_request_id="n")
+    assert again.run_id == old.run_id
+    assert await client.interrupt_state(agent, "c") is not None
+
+
+async def test_i6_a_request_that_had_its_run_answers_nothing(client: Client) -> None:
+    agent = await client.agent()
+    old = await client.start(agent, {"n": 1}, "c", client_request_id="n")
+    await client.events(old.run_id)
+    await client.settled(agent, "c")
+    # In its second turn, so its second script asks.
+    message = {"scripts": [[{"interrupt": FORM}], [{"decision": True}]]}
+    run = await client.start(agent, message, "c")
+    await client.events(run.run_id)
+    await client.settled(agent, "c")
+    state = await client.interrupt_state(agent, "c")
+    assert state is not None
+    await refused(client.resume(run.run_id, state.interrupt_id, client_request_id="n"), Reason.IDEMPOTENCY_MISMATCH)
+    after = await client.interrupt_state(agent, "c")
+    assert after is not None
+    assert after.revision == 1

@@ -284,3 +284,95 @@ def test_i7_any_batching_and_any_takeover_give_the_same_events(
     assert events(found) == expected
     assert [event.sequence for event in events(found)] == list(range(1, len(expected) + 1))
     assert [packed.tail.index for packed in found] == list(range(1, len(found) + 1))
+
+
+def asked() -> event_pb2.EventDraft:
+    field = payload_pb2.FormField(name="city", type=payload_pb2.FORM_FIELD_TYPE_STRING)
+    requested = payload_pb2.InterruptRequested(
+        interrupt_id="i1", revision=1, interrupt_type=payload_pb2.INTERRUPT_TYPE_FORM_INPUT, fields=[field]
+    )
+    return event_pb2.EventDraft(payload=payload_pb2.EventPayload(interrupt_requested=requested))
+
+
+def waits() -> event_pb2.EventDraft:
+    interrupted = payload_pb2.RunInterrupted(interrupt_id="i1", reason="It waits.")
+    return event_pb2.EventDraft(payload=payload_pb2.EventPayload(run_interrupted=interrupted))
+
+
+def shown(packed: Sequence[Packed]) -> list[str]:
+    """The kinds of all events of the segments."""
+    events = [event for one in packed for event in run_service_pb2.WatchRunResponse.FromString(one.packed).events]
+    return [event.payload.WhichOneof("kind") or "" for event in events]
+
+
+def test_i24_an_interrupt_is_packed_with_the_terminal_and_never_before_it() -> None:
+    packer = started(Packer("r", Tail()))
+    drafts = [tool("c"), content("x"), asked(), metadata(), tool_done("c"), waits()]
+    assert packer.pack(batch(1, *drafts), TIME) is Stop.TERMINAL
+    before = taken(packer)
+    # Nothing of it is durable, so another executor asks the runtime for it again.
+    assert shown(before) == ["run_started", "tool_started", "content_delta"]
+    assert [packed.tail.through_offset for packed in before] == [2]
+    assert packer.asked is not None
+    assert packer.draft_after_offset(batch(1, *drafts)) == waits()
+    packer.check_terminal(waits())
+    packer.end(waits(), "interrupted", TIME)
+    (last,) = taken(packer)
+    assert shown([last]) == ["interrupt_requested", "tool_completed", "run_interrupted"]
+    assert (last.tail.terminal_status, last.tail.through_offset, last.tail.effects_known) == ("interrupted", 5, True)
+
+
+def test_i24_the_next_executor_gets_what_was_held_back_again() -> None:
+    packer = started(Packer("r", Tail()))
+    assert packer.pack(batch(1, content("x"), asked()), TIME) is None
+    (packed,) = taken(packer)
+    # Also where the stream breaks: the same batch again is not taken twice.
+    assert packer.pack(batch(2, asked(), waits()), TIME) is Stop.TERMINAL
+    after = Packer("r", packed.tail)
+    assert after.asked is None
+    assert after.pack(batch(2, asked(), waits()), TIME) is Stop.TERMINAL
+    assert after.asked is not None
+
+
+def test_i24_a_run_that_ends_otherwise_never_tells_what_it_asked() -> None:
+    packer = started(Packer("r", Tail()))
+    packer.pack(batch(1, tool("c"), asked(), tool_done("c")), TIME)
+    cancelled = payload_pb2.RunCancelled(reason=payload_pb2.CANCEL_REASON_CLIENT_REQUEST, side_effect_status=1)
+    packer.end(event_pb2.EventDraft(payload=payload_pb2.EventPayload(run_cancelled=cancelled)), "cancelled", TIME)
+    assert shown(taken(packer)) == ["run_started", "tool_started", "tool_completed", "run_cancelled"]
+
+
+def test_i24_what_the_head_says_is_told_without_an_offset() -> None:
+    packer = started(Packer("r", Tail()))
+    packer.hold(asked())
+    packer.end(waits(), "interrupted", TIME)
+    packed = taken(packer)
+    assert shown(packed) == ["run_started", "interrupt_requested", "run_interrupted"]
+    assert packed[-1].tail.through_offset == 0
+
+
+def test_i35_what_is_held_back_is_bounded() -> None:
+    packer = started(Packer("r", Tail()))
+    calls = [tool(f"c{number}") for number in range(10)]
+    packer.pack(batch(1, *calls, asked()), TIME)
+    large = []
+    for number in range(10):
+        done = tool_done(f"c{number}")
+        done.payload.tool_completed.result.string_value = "x" * (250 * 1024)
+        large.append(done)
+    with pytest.raises(ProtocolViolation, match="over"):
+        packer.pack(batch(12, *large), TIME)
+
+
+@pytest.mark.parametrize("after", [content("x"), asked(), tool("d")])
+def test_rule_4_nothing_but_what_closes_follows_an_interrupt(after: event_pb2.EventDraft) -> None:
+    packer = started(Packer("r", Tail()))
+    with pytest.raises(ProtocolViolation):
+        packer.pack(batch(1, asked(), after), TIME)
+
+
+def test_rule_4_a_run_that_asked_does_not_complete() -> None:
+    packer = started(Packer("r", Tail()))
+    assert packer.pack(batch(1, asked(), completed()), TIME) is Stop.TERMINAL
+    with pytest.raises(ProtocolViolation):
+        packer.check_terminal(completed())
