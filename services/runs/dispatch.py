@@ -182,9 +182,9 @@ class Dispatcher:
 
     def _pump(self) -> None:
         while not self._stopping and (next_one := self._places.next()) is not None:
-            self._note_load()
             run_id, key = next_one
             self._looked_at.add(run_id)
+            self._note_load()
             metrics.WAITING.dec()
             self._spawn("execute_waiting", run_id, self._execute_waiting(run_id, key))
 
@@ -192,7 +192,7 @@ class Dispatcher:
         """Runs that were stored where there was no room, asked for only while there is room here (run protocol, Start 3)."""
         while True:
             await self._room.wait()
-            for run_id in await self._engine.bus.announced(self._free):
+            for run_id in await self._engine.bus.announced(max(1, self._free)):
                 if self._may_look_at(run_id):
                     self._spawn("execute_announced", run_id, self._look_at(run_id, announce=False))
                 else:

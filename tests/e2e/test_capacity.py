@@ -11,10 +11,12 @@ import pytest
 
 from harness.run.v1 import run_pb2
 from services.common.errors import HarnessError, Reason
+from services.runs.bus.redis_dispatch import dispatch_key
 from tests.e2e.two_runs import TwoRuns, assert_whole, two_runs, until, whole
 from tests.runs.mesh import Client
 
 HANG = {"script": [{"hang": True}]}
+KEY = dispatch_key("local")
 QUEUED, RUNNING, COMPLETED = run_pb2.RUN_STATUS_QUEUED, run_pb2.RUN_STATUS_RUNNING, run_pb2.RUN_STATUS_COMPLETED
 ROOM, LINE = 4, 24
 """Of each replica: executions, and runs of a profile that may wait."""
@@ -55,6 +57,31 @@ async def flooded(client: Client, count: int) -> list[str]:
 
     await until(both_are_full, "both replicas to be full")
     return runs
+
+
+async def test_a_run_that_finds_room_where_it_is_started_is_announced_to_nobody(narrow: TwoRuns, here: Client) -> None:
+    async with narrow.valkey.client() as client:
+
+        async def announced() -> int:
+            return (await client.xinfo_stream(KEY))["entries-added"]
+
+        agent, before = await here.agent("default"), await announced()
+        for number in range(3):
+            run = await here.start(agent, {"n": 1}, f"c{number}")
+            assert run.status == RUNNING
+            assert assert_whole(await whole(here, run.run_id)) == "run_completed"
+        assert await announced() == before
+        # One that finds none is, once the first replica has seen that there is another.
+        await flooded(here, 2 * ROOM)
+        full = await announced()
+
+        async def one_is_announced() -> bool:
+            waiting = await here.start(agent, {"n": 1}, "w")
+            assert waiting.status == QUEUED
+            await here.cancel(waiting.run_id)
+            return await announced() > full
+
+        await until(one_is_announced, "a run to be announced")
 
 
 async def test_i23_a_flood_of_one_profile_on_both_replicas_starves_no_other(narrow: TwoRuns, here: Client) -> None:

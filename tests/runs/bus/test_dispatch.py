@@ -237,6 +237,24 @@ async def test_a_server_that_forgot_everything_or_was_restarted_is_used_again(
     await asyncio.wait([task])
 
 
+async def test_i12_a_signal_that_is_the_first_to_meet_a_server_that_came_back_is_not_lost(
+    buses: Buses, valkey: ValkeyServer
+) -> None:
+    first = await buses.add(holder="first")
+    heard: list[str] = []
+    second = RedisBus(valkey.url, "e1", "second")
+    second.on_signal(heard.append)
+    await second.start()
+    buses._stack.push_async_callback(second.close)
+    first.signal("second", "before")
+    await settled(lambda: heard == ["before"])
+    valkey.kill()
+    valkey.start()
+    # Its sender has sent nothing since, so it finds out with this.
+    first.signal("second", "after")
+    await settled(lambda: heard[-1] == "after")
+
+
 async def test_an_announcement_that_is_none_of_ours_is_taken_out_of_the_way(buses: Buses, valkey: ValkeyServer) -> None:
     bus, _ = await buses.add(), await buses.add()
     async with valkey.client() as client:

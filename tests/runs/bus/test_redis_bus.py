@@ -6,9 +6,10 @@ import asyncio
 import socket
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.common.errors import ConfigurationError
-from services.runs.bus import NoBus, Notice, RedisBus, open_bus
+from services.runs.bus import NoBus, Notice, RedisBus, metrics, open_bus, redis_link
 from services.runs.bus.notices import MAX_CARRIED_BYTES, decode, encode, live_key
 from services.runs.bus.redis_sender import MAX_QUEUED, MAX_QUEUED_BYTES
 from services.runs.segment import Segment
@@ -135,3 +136,22 @@ async def test_runs_can_be_followed_and_left_at_any_time(valkey: ValkeyServer) -
     assert len(heard) == before + 1
     await bus.close()
     await other.close()
+
+
+async def test_i35_a_bus_that_comes_and_goes_is_said_once_in_a_while_and_at_last_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_link, "SAID_SECONDS", 0.05)
+    health = redis_link.BusHealth()
+    with capture_logs() as said:
+        for _ in range(500):
+            health.answered("one")
+            health.failed("one", OSError())
+        assert [entry["event"] for entry in said] == ["bus_up"]
+        await settled(lambda: len(said) == 2)
+        assert (said[1]["event"], said[1]["error"], said[1]["changes"]) == ("bus_away", "OSError", 999)
+        health.answered("one")
+        await settled(lambda: len(said) == 3)
+        assert said[2]["event"] == "bus_up"
+    assert metrics.UP._value.get() == 1
+    health.close()
