@@ -13,12 +13,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.chaos.campaign import Asked
 from tests.chaos.report import Result
 from tests.chaos.session import Means, run_campaign
+
+PER_MESH: Final = {"sqlite": 250, "mongodb": 30}
+"""Points before the next mesh. The compatible server looks through a whole collection for most questions, so it has to stay small."""
+CLIENTS: Final = {"sqlite": 10, "mongodb": 5}
 
 
 def main() -> int:
@@ -27,15 +32,11 @@ def main() -> int:
     folder = given.data_dir or Path(tempfile.mkdtemp(prefix="harness-chaos-"))
     numbers = list(range(given.first, given.first + given.points))
     if given.share:
-        share, of = (int(part) for part in given.share.split("/"))
-        asked = Asked(given.seed, numbers[share::of], given.check_every, given.ttl)
-        means = Means(folder, given.ttl, given.replicas, given.store)
         try:
-            result = asyncio.run(run_campaign(asked, means, lambda line: _say(f"[{share}] {line}")))
+            result = _share(given, folder, numbers)
         except pytest.skip.Exception as reason:  # there is no server for the store
             _say(str(reason))
             return 2
-        (folder / "result.json").write_text(json.dumps(result.to_document()), "utf-8")
         return 1 if result.violations else 0
     _say(
         f"{given.points} points from {given.first}, seed {given.seed}, {given.meshes} meshes, lease {given.ttl:g} s; in {folder}"
@@ -56,6 +57,26 @@ def main() -> int:
     return 0
 
 
+def _share(given: argparse.Namespace, folder: Path, numbers: list[int]) -> Result:
+    """The share of one of several processes: on one mesh after the other, so that none gets old and slow."""
+    share, of = (int(part) for part in given.share.split("/"))
+    mine, each = numbers[share::of], given.per_mesh or PER_MESH[given.store]
+    results, total = list[Result](), Result()
+    for first in range(0, len(mine), each):
+        asked = Asked(given.seed, mine[first : first + each], given.check_every, given.ttl, CLIENTS[given.store])
+        here = folder / f"points-{asked.numbers[0]}-{asked.numbers[-1]}"
+        name = f"[{share}: {first}+]" if len(mine) > each else f"[{share}]"
+        means = Means(here, given.ttl, given.replicas, given.store)
+        results.append(asyncio.run(run_campaign(asked, means, lambda line, name=name: _say(f"{name} {line}"))))
+        if not results[-1].violations:
+            shutil.rmtree(here)
+        total = Result.together(results)
+        total.seconds = sum(result.seconds for result in results)
+        # After each mesh: a later one that breaks down leaves what the earlier ones showed.
+        (folder / "result.json").write_text(json.dumps(total.to_document()), "utf-8")
+    return total
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--points", type=int, default=60)
@@ -66,6 +87,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--meshes", type=int, default=2, help="meshes beside each other, which share the points")
     parser.add_argument("--ttl", type=float, default=5.0, help="seconds of a lease on a run")
     parser.add_argument("--check-every", type=int, default=50, help="points of a mesh between two judgements")
+    parser.add_argument("--per-mesh", type=int, default=0, help="points before a mesh is replaced by a new one")
     parser.add_argument("--data-dir", type=Path, default=None, help="kept; a temporary folder without it")
     parser.add_argument("--json", type=Path, default=None, help="where the result is written to")
     parser.add_argument("--share", default="", help=argparse.SUPPRESS)
@@ -79,7 +101,7 @@ async def _all(given: argparse.Namespace, folder: Path) -> Result:
         await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.chaos", "--share", f"{number}/{given.meshes}", "--data-dir", str(each),
             "--points", str(given.points), "--first", str(given.first), "--seed", str(given.seed), "--ttl", str(given.ttl),
-            "--replicas", str(given.replicas), "--store", given.store, "--check-every", str(given.check_every),
+            "--replicas", str(given.replicas), "--store", given.store, "--check-every", str(given.check_every), "--per-mesh", str(given.per_mesh),
         )
         for number, each in enumerate(folders)
     ]  # fmt: skip

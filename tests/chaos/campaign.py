@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +27,7 @@ from tests.e2e.turns import save_agent
 from tests.support.mesh import TOKEN
 
 SUBJECT: Final = "chaos"
-CLIENTS: Final = 10
-TALKS: Final = 14
+TALKS_PER_CLIENT: Final = 1.4
 AGENTS: Final = 4
 IN_FLIGHT: Final = 3
 """Points whose fault is not undone, or whose runs have not gone on, when the next one begins."""
@@ -49,6 +48,7 @@ class Asked:
     numbers: list[int]
     check_every: int
     ttl: float
+    clients: int = 10
 
 
 @dataclass(slots=True)
@@ -96,10 +96,13 @@ class Campaign:
             trust_env=False,
         ) as http:
             subscribers = Subscribers(self.mesh, self.recorded, SUBJECT, http)
-            talks = [(dice.choice(agents), f"talk-{self.asked.seed}-{number}") for number in range(TALKS)]
+            talks = [
+                (dice.choice(agents), f"talk-{self.asked.seed}-{number}")
+                for number in range(round(TALKS_PER_CLIENT * self.asked.clients))
+            ]
             clients = Clients(self.mesh, self.recorded, subscribers, http, agents, talks, self.asked.ttl)
             clients.may_work.set()
-            work = [asyncio.create_task(clients.work(random.Random(dice.random()))) for _ in range(CLIENTS)]
+            work = [asyncio.create_task(clients.work(random.Random(dice.random()))) for _ in range(self.asked.clients)]
             work.append(asyncio.create_task(self.mesh.learn_lives(agents[0])))
             try:
                 yield clients
@@ -205,13 +208,13 @@ class Campaign:
         passed("faults over")
         await clients.rest(ANSWER_SECONDS + 4 * self.asked.ttl)
         passed("clients answered")
-        await self._settled("after the faults")
+        await self._settled("after the faults", clients.answer_pending)
         await clients.subscribers.finish(PATIENCE_SECONDS)
         passed("settled")
         await asyncio.gather(
             *(clients.goes_on(agent, talk, random.Random(talk), PATIENCE_SECONDS) for agent, talk in clients.talks)
         )
-        await self._settled("after the last turns")
+        await self._settled("after the last turns", clients.answer_pending)
         passed("all go on")
         await self._replay(clients.subscribers)
         passed("replayed")
@@ -229,12 +232,13 @@ class Campaign:
         for each in new:
             self.say(f"VIOLATION {each}")
 
-    async def _settled(self, when: str) -> None:
+    async def _settled(self, when: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
         stored, began = StoredMesh(self.mesh.stores()), time.monotonic()
         while left := stored.unsettled():
             if time.monotonic() - began > PATIENCE_SECONDS:
                 self.recorded.complain(f"I9: not settled {PATIENCE_SECONDS:g} s {when}: {left}")
                 return
+            await meanwhile()
             await asyncio.sleep(0.1)
 
     async def _replay(self, subscribers: Subscribers) -> None:

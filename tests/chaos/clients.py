@@ -136,6 +136,14 @@ class Clients:
             decisions.append("Bern")
         await asyncio.gather(*(self._decide(random.Random(dice.random()), talk, shown, each) for each in decisions))
 
+    async def answer_pending(self) -> None:
+        """Somebody decides wherever a person is waited for: those who wait in line there wait for that."""
+        for binding in StoredMesh(self.mesh.stores()).bindings():
+            pending = binding.get("interrupt")
+            if pending and not pending["consumed_by"] and not binding["active"]:
+                shown = {name: pending[name] for name in ("run_id", "interrupt_id", "revision")}
+                await self._decide(random.Random(pending["run_id"]), binding["conversation_id"], shown, "Rome")
+
     async def _decide(self, dice: random.Random, talk: str, shown: dict[str, Any], city: str) -> None:
         said: dict[str, Any] = {"form_values": {"city": city}} if city else {"dismiss": True}
         body = {"interrupt_id": shown["interrupt_id"], "revision": shown["revision"], **said}

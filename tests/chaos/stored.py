@@ -48,7 +48,9 @@ class StoredSegment:
 
 
 class Stores(Protocol):
-    """What can be read of a mesh's stores."""
+    """What can be read of a mesh's stores. `look_seconds`: between two looks of one who waits for something to change, so that looking costs little."""
+
+    look_seconds: float
 
     def documents(self, service: str, collection: str) -> list[dict[str, Any]]:
         """Every document of a collection."""
@@ -153,6 +155,8 @@ def unpacked(packed: bytes) -> tuple[LoggedEvent, ...]:
 
 class SqliteStores:
     """The embedded stores. Every read opens its own connections, but for those `kept_open`."""
+
+    look_seconds = 0.002
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

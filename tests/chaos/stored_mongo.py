@@ -27,7 +27,9 @@ PATIENCE_SECONDS: Final = 90.0
 
 
 class MongoStores:
-    """The stores in one database."""
+    """The stores in one database. The compatible server reads a whole collection for every question that does not name one `_id`."""
+
+    look_seconds = 0.05
 
     def __init__(self, url: str) -> None:
         self._database = _client(url).get_default_database()
@@ -69,15 +71,17 @@ class MongoStores:
         return sorted(self._segments({}), key=lambda segment: (segment.run_id, segment.index))
 
     def new_segments(self, runs: Iterable[str]) -> list[StoredSegment]:
-        """See `Stores.new_segments`. The server counts no appends, so every open run is asked for its own."""
-        self._known = {run_id: self._known.get(run_id, 0) for run_id in runs}
-        if not self._known:
-            return []
-        wanted = [{"run_id": run_id, "index": {"$gt": index}} for run_id, index in self._known.items()]
-        found = sorted(self._segments({"$or": wanted}), key=lambda segment: (segment.run_id, segment.index))
-        for segment in found:
-            self._known[segment.run_id] = segment.index
+        """See `Stores.new_segments`. The server counts no appends, so every run is asked for its next segment."""
+        found: list[StoredSegment] = []
+        for run_id in runs:
+            while (segment := self._segment(run_id, self._known.get(run_id, 0) + 1)) is not None:
+                found.append(segment)
+                self._known[run_id] = segment.index
         return found
+
+    def _segment(self, run_id: str, index: int) -> StoredSegment | None:
+        found = self._segments({"_id": f"{run_id}/{index}"})
+        return found[0] if found else None
 
     def _find(self, service: str, collection: str, wanted: Document) -> list[Document]:
         stored = self._database[f"{service}_{collection}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,9 +14,6 @@ from typing import Any, Final
 from tests.chaos.plan import Moment
 from tests.chaos.stored import OPEN, TERMINALS, StoredSegment, Stores
 
-LOOK_SECONDS: Final = 0.002
-"""Between two looks while somebody waits for a moment."""
-IDLE_SECONDS: Final = 0.02
 TRIES: Final = 12
 """Times that a run is stopped for a moment and has left it by then, before the wish is given up for what is there."""
 
@@ -139,7 +136,7 @@ class Tower:
                     self._look()
                     self._grant()
                     self._measure()
-                    self._stop.wait(LOOK_SECONDS if self._wishes else IDLE_SECONDS)
+                    self._stop.wait(self._stores.look_seconds if self._wishes else 10 * self._stores.look_seconds)
         except Exception as error:  # noqa: BLE001 - raised again by `watching`; nobody may wait for a thread that is gone
             self.failure = error
         finally:
@@ -162,16 +159,28 @@ class Tower:
                 for segment in self._untaken.pop(run_id, []):
                     _take(sight, segment)
             sight.document = document
-        for segment in self._stores.new_segments(self._sights):
+        self._take_all(self._stores.new_segments(self._sights))
+        if len(self._untaken) > 500:  # runs that were over before they were seen
+            for run_id in list(self._untaken)[:250]:
+                del self._untaken[run_id]
+
+    def _look_at(self, run_id: str) -> None:
+        """One run alone, quickly: its holder stands still meanwhile."""
+        document = self._stores.run(run_id)
+        if document is None or document["status"] not in OPEN:
+            self._sights.pop(run_id, None)
+            return
+        self._sights[run_id].document = document
+        self._take_all(self._stores.new_segments([run_id]))
+
+    def _take_all(self, segments: Iterable[StoredSegment]) -> None:
+        for segment in segments:
             self.seals += segment.is_seal
             sight = self._sights.get(segment.run_id)
             if sight is not None:
                 _take(sight, segment)
             elif segment.index == 1 or segment.run_id in self._untaken:
                 self._untaken.setdefault(segment.run_id, []).append(segment)
-        if len(self._untaken) > 500:  # runs that were over before they were seen
-            for run_id in list(self._untaken)[:250]:
-                del self._untaken[run_id]
 
     def _grant(self) -> None:
         with self._lock:
@@ -188,7 +197,7 @@ class Tower:
             if not wish.fits(sight) or not self._is_in(sight, wish.moment):
                 continue
             frozen = wish.freeze(sight)
-            self._look()
+            self._look_at(sight.run_id)
             now = self._sights.get(sight.run_id)
             wish.tries -= 1
             if now is not None and (self._is_in(now, wish.moment) or wish.tries <= 0):
