@@ -411,6 +411,22 @@ async def test_i7_a_watch_that_repeats_or_skips_is_corrected_from_the_log(gatewa
         assert [frame["id"] for frame in frames(await reading)] == [1, 2, 3, 4, 5]
 
 
+async def test_i7_what_a_silent_watch_withholds_is_found_in_the_log(gateway: Running) -> None:
+    """As when the process behind the watch is stopped, which nothing says for long."""
+    run = await gateway.mesh.make_run()
+    run.watch_fault = "silent"
+    async with gateway.client() as client:
+        reading = [asyncio.create_task(read_stream(client, run.record.run_id)) for _ in range(3)]
+        await streams_active(client, 3)
+        await gateway.mesh.emit(run, *(delta(f"{number}") for number in range(1_000)))
+        await gateway.mesh.finish(run)
+        async with asyncio.timeout(60):
+            bodies = await asyncio.gather(*reading)
+    assert [frame["id"] for frame in frames(bodies[0])] == list(range(1, 1_003))
+    assert len(set(bodies)) == 1
+    assert gateway.mesh.counts["WatchRun"] == 1
+
+
 async def test_i35_streams_are_bounded(start_gateway: Any) -> None:
     gateway: Running = await start_gateway(HARNESS_MAX_STREAMS="2")
     run = await gateway.mesh.make_run()

@@ -63,7 +63,7 @@ class ToyRun:
     watch_limit: int = 0
     """Batches after which a watch ends without a terminal; zero: none."""
     watch_fault: str = ""
-    """Once, in the next watch: `repeat` or `skip` an event."""
+    """Once, in the next watch: `repeat` or `skip` an event. `silent`: no watch brings anything after the run's first event."""
 
     @property
     def ended(self) -> bool:
@@ -262,6 +262,8 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
         sent = 0
         try:
             while True:
+                if cursor and run.watch_fault == "silent":
+                    await asyncio.Event().wait()  # as a process that is stopped
                 events = run.events[cursor : cursor + BATCH]
                 if events:
                     yield run_service_pb2.WatchRunResponse(events=_with_fault(run, events))

@@ -1,7 +1,7 @@
 """One run's upstream watch, shared by its subscribers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -21,6 +21,12 @@ WRITE_BYTES = 131_072
 SECONDS_PER_SUBSCRIBER = 50e-6
 MAX_PAUSE_SECONDS = 0.04
 FEW_SUBSCRIBERS = 20
+# A watch may be silent because the process behind it is stopped, which its connection shows late: whoever hears nothing asks the log now and then, and
+# more and more seldom while that has nothing either.
+POLL_SECONDS = 2.0
+MAX_POLL_SECONDS = 30.0
+POLL_ANSWER_SECONDS = 3.0
+POLL_EVENTS = 256
 
 ENDED = frozenset(
     (
@@ -90,15 +96,20 @@ class Feed:
         self._room = asyncio.Event()
         self._flushed_at = 0.0
         self._flush_task: asyncio.Task[None] | None = None
-        self._task = asyncio.create_task(self._supervised(), name="feed")
+        self._poll_task: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._supervised(self._run()), name="feed")
 
     @property
     def over(self) -> bool:
         return self.finished or self.failure is not None
 
+    @property
+    def _has_room(self) -> bool:
+        return self.ring.unread(self._front) <= self._ring_bytes // 2
+
     async def close(self) -> None:
         """Cancels the upstream watch and waits until it has ended."""
-        tasks = [task for task in (self._task, self._flush_task) if task is not None]
+        tasks = [task for task in (self._task, self._flush_task, self._poll_task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -115,9 +126,9 @@ class Feed:
             self._front = cursor
             self._room.set()
 
-    async def _supervised(self) -> None:
+    async def _supervised(self, work: Coroutine[None, None, None]) -> None:
         try:
-            await self._run()
+            await work
         except HarnessError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - logged; the subscribers are closed and resume
@@ -126,6 +137,7 @@ class Feed:
 
     async def _run(self) -> None:
         await self.restorer.bring(self._encoder, self.run_id, self.subject, self.ring.head)
+        self._poll_task = asyncio.create_task(self._supervised(self._poll()), name="feed-poll")
         while not self.finished:
             try:
                 await self._watch()
@@ -152,6 +164,29 @@ class Feed:
                     return
                 await self._wait_for_room()
 
+    async def _poll(self) -> None:
+        """Takes from the log what the watch should have brought (run protocol, Read: idle watchers poll the log slowly)."""
+        pause = POLL_SECONDS
+        while not self.over:
+            head = self.ring.head
+            await asyncio.sleep(pause)
+            if self.ring.head == head:
+                while self._has_room and await self._take_from_log():
+                    continue
+            pause = min(pause * 2, MAX_POLL_SECONDS) if self.ring.head == head else POLL_SECONDS
+
+    async def _take_from_log(self) -> bool:
+        """Whether the log had something that the watch has not brought by now."""
+        try:
+            async with asyncio.timeout(POLL_ANSWER_SECONDS):
+                events = await self.source.page(self.run_id, self.subject, self.ring.head, POLL_EVENTS)
+        except (HarnessError, TimeoutError) as error:
+            # What is to be done about trouble the watch decides, which has the same.
+            _log.debug("feed_poll_failed", run_id=self.run_id, error=type(error).__name__)
+            return False
+        before = self.ring.head
+        return bool(events) and not self.over and self._take(events) and self.ring.head > before
+
     async def _has_ended(self) -> bool:
         run = await self.source.run(self.run_id, self.subject)
         return run.status in ENDED and run.last_sequence <= self.ring.head
@@ -173,7 +208,7 @@ class Feed:
 
     async def _wait_for_room(self) -> None:
         # I14, I35: nobody has read what is there, so nothing more is read from upstream. Only the fastest counts: slower ones delay nobody.
-        while self.ring.unread(self._front) > self._ring_bytes // 2:
+        while not self._has_room:
             self._room.clear()
             await self._room.wait()
 
