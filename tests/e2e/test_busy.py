@@ -20,7 +20,7 @@ from tests.e2e.watching import Audience, Pair, audience, pair_on
 from tests.support.mesh import PATIENCE_SECONDS, RunningMesh, poll_until, running_mesh
 from tests.support.processes import ProcessHandle
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 HANG = {"script": [{"text": "begun"}, {"hang": True}]}
 SHORT = {"n": 5, "rate": 20}
 MAX_WAITING = 32

@@ -6,10 +6,8 @@ import asyncio
 import os
 import shutil
 import signal
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -19,11 +17,11 @@ import pytest_asyncio
 from tests.e2e.storm import SUBJECT
 from tests.e2e.storm_checks import Recorded, StoredMesh, violations_of
 from tests.e2e.turns import assert_whole, conversation, save_agent, start_when_possible, text_of
-from tests.e2e.watching import Pair, Subscriber, audience, pair_on
+from tests.e2e.watching import Pair, Subscriber, audience, pair_on, stopped_outside_of_a_write
 from tests.support.mesh import poll_until, running_mesh
 from tests.support.processes import ProcessHandle
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 SANDBOXED = pytest.param(
     "sandboxed",
     marks=pytest.mark.skipif(
@@ -154,7 +152,7 @@ async def test_i10_executors_that_sleep_beyond_their_leases_write_nothing_when_t
         # There and back: the second sleeper is whoever took the run from the first.
         for turn, find in enumerate((lambda: pair.mesh.pid("runs"), lambda: pair.second("runs"))):
             generation = turn + 2
-            sleeper = await asyncio.to_thread(stopped_outside_of_a_write, pair, find())
+            sleeper = await asyncio.to_thread(stopped_outside_of_a_write, pair.mesh.data_dir, find())
             try:
                 await until(
                     lambda generation=generation: any(s[3] >= generation and s[4] for s in stored.segments(run_id)),
@@ -166,23 +164,6 @@ async def test_i10_executors_that_sleep_beyond_their_leases_write_nothing_when_t
     assert_whole(subscribers[0].frames)
     assert [frame.event_type for frame in subscribers[1].frames].count("content.delta") == 300
     assert subscribers[1].frames[-1].event_type == "run.completed"
-
-
-def stopped_outside_of_a_write(pair: Pair, pid: int) -> int:
-    """SIGSTOP while the process does not hold the write lock of the SQLite file that both replicas use, or nobody could go on at all."""
-    for _ in range(50):
-        os.kill(pid, signal.SIGSTOP)
-        with closing(
-            sqlite3.connect(pair.mesh.data_dir / "store" / "runs.sqlite3", timeout=1, isolation_level=None)
-        ) as store:
-            try:
-                store.execute("BEGIN IMMEDIATE")
-                store.execute("ROLLBACK")
-            except sqlite3.OperationalError:
-                os.kill(pid, signal.SIGCONT)
-            else:
-                return pid
-    raise AssertionError("the process was never found outside of a write")
 
 
 async def test_i11_a_run_whose_executor_and_host_died_ends_truthfully_and_is_not_begun_again(
@@ -236,7 +217,7 @@ async def test_i7_a_runtime_that_nobody_reads_waits_at_its_bound_and_hands_over_
         subscribers = [watching.add(run_id, [url]) for url in pair.urls]
         await subscribers[0].has(50)
         sleepers = [
-            await asyncio.to_thread(stopped_outside_of_a_write, pair, pid)
+            await asyncio.to_thread(stopped_outside_of_a_write, pair.mesh.data_dir, pid)
             for pid in (pair.mesh.pid("runs"), pair.second("runs"))
         ]
         await asyncio.sleep(7)  # the time itself is what is tried here: longer than the lease

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sqlite3
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 
@@ -38,6 +42,21 @@ async def pair_on(mesh: RunningMesh) -> AsyncGenerator[Pair]:
     """A second replica beside the mesh."""
     async with second_replica(mesh) as (other, targets):
         yield Pair(mesh, (mesh.url, other), targets)
+
+
+def stopped_outside_of_a_write(data_dir: Path, pid: int) -> int:
+    """SIGSTOP while the process does not hold the write lock of the SQLite file that all replicas use, or nobody could go on at all."""
+    for _ in range(50):
+        os.kill(pid, signal.SIGSTOP)
+        with closing(sqlite3.connect(data_dir / "store" / "runs.sqlite3", timeout=1, isolation_level=None)) as store:
+            try:
+                store.execute("BEGIN IMMEDIATE")
+                store.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+            else:
+                return pid
+    raise AssertionError("the process was never found outside of a write")
 
 
 def async_client(subject: str = SUBJECT) -> httpx.AsyncClient:
