@@ -31,34 +31,40 @@ async def bench(options: argparse.Namespace) -> int:
     """Measures; the exit code: 0, or 1 if what was measured was wrong."""
     sizes = _sizes(options)
     ours: Results = {}
+    several: Results = {}
     limit: Results = {}
     async with AsyncExitStack() as stack:
-        target, data_dir = await stack.enter_async_context(_mesh(options))
+        meshes = [(await stack.enter_async_context(_mesh(options)), ours)]
+        if options.replicas is not None:
+            meshes.append((await stack.enter_async_context(fresh_mesh(options.profile, options.replicas)), several))
         against = await stack.enter_async_context(ceiling()) if options.ceiling else None
-        tree = ProcessTree(target.pid)
-        before = _restarts(data_dir)
+        for server in [target for (target, _), _ in meshes] + ([] if against is None else [against]):
+            await warm_up(server, 40 if not options.quick else 4)
+        tree = ProcessTree(meshes[0][0][0].pid)
+        before = [_restarts(data_dir) for (_, data_dir), _ in meshes]
         memory = {"start_mib": tree.memory_mib()}
-        for server in (target, against):
-            if server is not None:
-                await warm_up(server, 40 if not options.quick else 4)
         for mode in options.modes:
-            ours[mode] = await _told(target, mode, sizes)
-            memory[f"after_{mode}_mib"] = tree.memory_mib()
             # In the same minute: the machine may be another one in the next.
+            for (target, _), results in meshes:
+                results[mode] = await _told(target, mode, sizes)
+            memory[f"after_{mode}_mib"] = tree.memory_mib()
             if against is not None and mode not in WITHOUT_CEILING:
                 limit[mode] = await _told(against, mode, sizes)
-        restarts = _restarts(data_dir) - before
-    table = rows(ours, limit)
-    wrong = problems(ours) + ([f"{restarts} processes of the mesh were restarted meanwhile"] if restarts else [])
+        restarts = sum(_restarts(data_dir) for (_, data_dir), _ in meshes) - sum(before)
+    table = rows(ours, limit, several)
+    wrong = problems(ours) + [f"with replicas, {problem}" for problem in problems(several)]
+    wrong += [f"{restarts} processes of the mesh were restarted meanwhile"] if restarts else []
     document = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()},
         "profile": options.profile,
+        "replicas": options.replicas,
         "sizes": plain(sizes),
         "rows": [{**plain(row), "ratio": row.ratio} for row in table],
         "problems": wrong,
         "memory": memory,
         "mesh": plain(ours),
+        "replicated_mesh": plain(several),
         "ceiling": plain(limit),
     }
     path = _write(options.output, document)
@@ -145,6 +151,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--history", type=_count, help="runs of the mode history (10000)")
     add("--profile", default="default", help="operator profile the runs use")
     add("--data-dir", type=Path, help="measure the mesh that runs on this data folder, and leave it running")
+    add("--replicas", help="measure beside it a mesh with replicas, as in `harness up --replicas runs=2,gateway=2`")
     add("--no-ceiling", dest="ceiling", action="store_false", help="measure the mesh alone")
     add("--output", type=Path, default=OUTPUT, help=f"folder of the JSON files ({OUTPUT})")
     return parser.parse_args(arguments)

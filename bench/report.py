@@ -1,4 +1,4 @@
-"""The table: ours, the ceiling, their ratio, the goal."""
+"""The table: ours, with replicas, the ceiling, ours over the ceiling, the goal."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -17,6 +17,8 @@ class Row:
     ours: float | None
     ceiling: float | None
     goal: str
+    replicated: float | None = None
+    """Ours with several processes of services."""
 
     @property
     def ratio(self) -> float | None:
@@ -73,8 +75,9 @@ def _columns(most_subscribers: int) -> list[_Column]:
     ]
 
 
-def rows(ours: Figures, ceiling: Figures) -> list[Row]:
+def rows(ours: Figures, ceiling: Figures, replicated: Figures | None = None) -> list[Row]:
     """The lines of what was measured; each figure is the median of its repetitions."""
+    several = replicated or {}
     subscribers = [result.subscribers for result in ours.get("fanout", ())]
     table = [
         Row(
@@ -83,6 +86,7 @@ def rows(ours: Figures, ceiling: Figures) -> list[Row]:
             _median(column, ours.get(column.mode, ())),
             _median(column, ceiling.get(column.mode, ())),
             column.goal,
+            _median(column, several.get(column.mode, ())),
         )
         for column in _columns(max(subscribers, default=0))
     ]
@@ -115,11 +119,15 @@ def problems(figures: Figures) -> list[str]:
 
 def table_text(table: Sequence[Row]) -> str:
     """The table for people."""
-    lines = [("work", "ours", "ceiling", "ratio", "goal")]
+    with_replicas = any(row.replicated is not None for row in table)
+    lines = [("work", "ours", *(["with replicas"] if with_replicas else []), "ceiling", "ratio", "goal")]
     for row in table:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        lines.append((row.work, _number(row.ours, row.unit), _number(row.ceiling, row.unit), ratio, row.goal))
-    widths = [max(len(line[index]) for line in lines) for index in range(5)]
+        replicated = [_number(row.replicated, row.unit)] if with_replicas else []
+        lines.append(
+            (row.work, _number(row.ours, row.unit), *replicated, _number(row.ceiling, row.unit), ratio, row.goal)
+        )
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
             [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]

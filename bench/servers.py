@@ -20,12 +20,13 @@ STOP_SECONDS = 10.0
 
 
 @asynccontextmanager
-async def fresh_mesh(profile: str) -> AsyncGenerator[tuple[Target, Path]]:
-    """A mesh of its own on a free port and an empty data folder, which goes with it."""
+async def fresh_mesh(profile: str, replicas: str | None = None) -> AsyncGenerator[tuple[Target, Path]]:
+    """A mesh of its own on free ports and an empty data folder, which goes with it. `replicas` as `harness up` takes it."""
     folder = Path(tempfile.mkdtemp(prefix="harness-bench-"))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cli.main", "up", "--port", "0", "--data-dir", str(folder), stdout=asyncio.subprocess.PIPE
-    )
+    command = ["-m", "cli.main", "up", "--port", "0", "--data-dir", str(folder)]
+    if replicas is not None:
+        command += ["--replicas", replicas]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     try:
         told = asyncio.create_task(_lines(process, "ready in "))
         await asyncio.wait_for(told, READY_SECONDS)
@@ -44,7 +45,9 @@ def running_mesh(data_dir: Path, profile: str) -> Target:
     """The mesh that runs on a data folder. Raises SystemExit if there is none."""
     state = mesh_state(data_dir)
     token = os.environ.get("HARNESS_TOKEN") or DEVELOPMENT_TOKEN
-    return Target("mesh", state.url, state.pid, token, profile=profile)
+    others = tuple(process.url for process in state.processes if process.url not in ("", state.url))
+    name = "replicated mesh" if others else "mesh"
+    return Target(name, state.url, state.pid, token, profile=profile, more_urls=others)
 
 
 def mesh_state(data_dir: Path) -> MeshState:

@@ -1,5 +1,6 @@
 """Starts runs and reads their events, checking that sequences rise by exactly one (I7)."""
 
+import itertools
 import json
 import re
 import time
@@ -30,6 +31,8 @@ class Target:
     subject: str = "bench"
     harness: str = "reference"
     profile: str = "default"
+    more_urls: tuple[str, ...] = ()
+    """Of the other gateways, where there are several: requests go to all of them in turn."""
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ class Client:
     """One subject at one server. Used as an async context manager."""
 
     def __init__(self, target: Target) -> None:
-        self._base = f"{target.url}/api/v1"
+        self._bases = itertools.cycle([f"{url}/api/v1" for url in (target.url, *target.more_urls)])
         self._target = target
 
     async def __aenter__(self) -> Self:
@@ -90,7 +93,7 @@ class Client:
         """Saves the agent that the runs are of; one that is there already is left."""
         harness = {"id": self._target.harness, "profile_id": self._target.profile, "options": {}}
         blueprint = {"id": AGENT, "name": "Bench", "harness": harness, "prompt": {"system": "bench"}}
-        async with self._session.put(f"{self._base}/agents/{AGENT}", json={"blueprint": blueprint}) as answer:
+        async with self._session.put(f"{next(self._bases)}/agents/{AGENT}", json={"blueprint": blueprint}) as answer:
             if answer.status not in (200, 409):
                 raise RuntimeError(f"saving the agent: {answer.status} {await answer.text()}")
 
@@ -101,7 +104,7 @@ class Client:
             "conversation_id": uuid.uuid4().hex,
             "message": json.dumps({"stamp": True, **burst}),
         }
-        async with self._session.post(f"{self._base}/runs", json=body) as answer:
+        async with self._session.post(f"{next(self._bases)}/runs", json=body) as answer:
             if answer.status != 202:
                 raise RuntimeError(f"starting a run: {answer.status} {await answer.text()}")
             return str((await answer.json())["data"]["run_id"])
@@ -109,7 +112,7 @@ class Client:
     async def read(self, run_id: str, *, after: int = 0, stamps: bool = False) -> Reading:
         """Follows a run over SSE to its terminal."""
         reading = Reading(after, last=after)
-        url = f"{self._base}/runs/{run_id}/events/stream"
+        url = f"{next(self._bases)}/runs/{run_id}/events/stream"
         async with self._session.get(
             url, params={"after": str(after)}, headers={"Accept": "text/event-stream"}
         ) as answer:
@@ -132,7 +135,9 @@ class Client:
 
     async def page(self, run_id: str, after: int) -> tuple[int, int]:
         """One JSON page behind a cursor: the number of events and the next cursor."""
-        async with self._session.get(f"{self._base}/runs/{run_id}/events", params={"after": str(after)}) as answer:
+        async with self._session.get(
+            f"{next(self._bases)}/runs/{run_id}/events", params={"after": str(after)}
+        ) as answer:
             if answer.status != 200:
                 raise RuntimeError(f"paging a run: {answer.status} {await answer.text()}")
             data = (await answer.json())["data"]
@@ -141,7 +146,7 @@ class Client:
     async def wait_ended(self, run_id: str) -> dict[str, Any]:
         """Long-polls until the run is over, reading no more than its last event."""
         while True:
-            url = f"{self._base}/runs/{run_id}/events"
+            url = f"{next(self._bases)}/runs/{run_id}/events"
             async with self._session.get(url, params={"after": "4000000000", "wait": "20"}) as answer:
                 if answer.status != 200:
                     raise RuntimeError(f"waiting for a run: {answer.status} {await answer.text()}")

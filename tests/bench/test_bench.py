@@ -30,7 +30,7 @@ async def test_the_ceiling_answers_what_the_client_asks():
 async def test_a_few_runs_at_a_real_mesh_are_measured_and_written(tmp_path):
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench", "--quick", "--modes", "runs", "--runs", "4", "--no-ceiling", "--output", tmp_path,
-        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        "--replicas", "runs=2,gateway=2", cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
         output, errors = await process.communicate()
@@ -46,6 +46,8 @@ async def test_a_few_runs_at_a_real_mesh_are_measured_and_written(tmp_path):
     assert (alone["lanes"], many["lanes"], many["runs"]) == (1, 32, 4)
     assert many["cpu_ms_per_run"] > 0
     assert document["problems"] == []
+    assert [part["lanes"] for part in document["replicated_mesh"]["runs"]] == [1, 32]
+    assert "with replicas" in output.decode()
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,17 @@ def test_the_table_shows_medians_and_ratios():
     (first, *_) = rows({"runs": [run(50), run(400), run(100)]}, {"runs": [run(1000)]})
     assert (first.ours, first.ceiling, first.ratio) == (100, 1000, 0.1)
     assert "0.10" in table_text([first])
+    assert "with replicas" not in table_text([first])
+
+
+def test_replicas_have_a_column_of_their_own():
+    result = SimpleNamespace(lanes=32, runs_per_second=100, cpu_ms_per_run=1.0, first_event=summary_of([0.01]))
+    more = SimpleNamespace(lanes=32, runs_per_second=170, cpu_ms_per_run=1.0, first_event=summary_of([0.01]))
+    (first, *_) = rows({"runs": [result]}, {}, {"runs": [more]})
+    assert (first.ours, first.replicated, first.ceiling) == (100, 170, None)
+    heading, line = table_text([first]).splitlines()
+    assert "with replicas" in heading
+    assert "170.00 /s" in line
 
 
 @pytest.mark.parametrize("arguments", [["--modes", "nonsense"], ["--modes", ","], ["--runs", "0"], ["--subs", "1,x"]])
