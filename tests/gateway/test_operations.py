@@ -18,14 +18,14 @@ def test_the_reference_page_is_what_the_contracts_say() -> None:
 
 
 def test_every_public_rpc_has_its_route() -> None:
-    """Resume and interrupt state come with interrupts; everything else of the REST table is served."""
     served = {f"{each.http_method} {each.template}" for each in public_operations()}
     assert served >= {
         "GET /api/v1/harnesses", "GET /api/v1/harnesses/{harness_id}/health", "POST /api/v1/agent-drafts/validate", "GET /api/v1/agents",
         "GET /api/v1/agents/{agent_id}", "GET /api/v1/agents/{agent_id}/versions", "GET /api/v1/agents/{agent_id}/versions/{version}",
         "PUT /api/v1/agents/{agent_id}", "DELETE /api/v1/agents/{agent_id}", "POST /api/v1/runs", "GET /api/v1/runs/{run_id}", "GET /api/v1/runs",
         "GET /api/v1/runs/{run_id}/events", "GET /api/v1/runs/{run_id}/events/stream", "DELETE /api/v1/runs/{run_id}", "POST /api/v1/runs/cancel-active",
-        "POST /api/v1/sessions/clear", "POST /api/v1/invoke",
+        "POST /api/v1/sessions/clear", "POST /api/v1/invoke", "POST /api/v1/runs/{run_id}/resume",
+        "GET /api/v1/conversations/{conversation_id}/interrupt-state",
     }  # fmt: skip
     assert len(served) == sum(len(service.methods) for service in PUBLIC_SERVICES)
 

@@ -6,6 +6,7 @@ import json
 import httpx
 import pytest
 
+from harness.run.v1 import run_service_pb2
 from tests.gateway.conftest import Running
 from tests.gateway.toy_mesh import delta
 
@@ -74,3 +75,31 @@ async def test_stream_follows_live_and_ends_after_the_terminal(gateway: Running)
     assert [frame["id"] for frame in stream] == [1, 2, 3, 4, 5]
     assert stream[3]["data"] == {"message_id": "m1", "text": "drei €\n"}
     await gateway.mesh.wait_watching(run.record.run_id, 0)
+
+
+async def test_an_interrupt_is_shown_and_answered(gateway: Running) -> None:
+    run = await gateway.mesh.make_run(conversation_id="c")
+    run_id = run.record.run_id
+    where = ("/api/v1/conversations/c/interrupt-state", {"agent_id": "agent"})
+    async with gateway.client() as client, gateway.client("mallory") as stranger:
+        assert (await client.get(where[0], params=where[1])).json() == {"success": True, "data": None}
+        run.pending = run_service_pb2.InterruptState(interrupt_id="int_1", revision=2, run_id=run_id, prompt="Go on?")
+        shown = (await client.get(where[0], params=where[1])).json()["data"]
+        assert (shown["interrupt_id"], shown["revision"], shown["run_id"], shown["prompt"]) == (
+            "int_1",
+            2,
+            run_id,
+            "Go on?",
+        )
+        assert (await stranger.get(where[0], params=where[1])).json()["data"] is None  # I2
+        answer = {"interrupt_id": "int_1", "revision": 2, "dismiss": True}
+        path = f"/api/v1/runs/{run_id}/resume"
+        assert (await stranger.post(path, json=answer)).status_code == 404
+        for missing in ("interrupt_id", "revision", "dismiss"):
+            wrong = await client.post(path, json={key: value for key, value in answer.items() if key != missing})
+            assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_request"), missing
+        resumed = await client.post(path, json=answer)
+        assert resumed.status_code == 202
+        assert resumed.json()["data"]["conversation_id"] == "c"
+        assert (await client.post(path, json=answer)).status_code == 404
+        assert (await client.get(where[0], params=where[1])).json()["data"] is None

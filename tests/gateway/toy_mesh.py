@@ -60,6 +60,8 @@ class ToyRun:
     events: list[event_pb2.Event] = field(default_factory=list)
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     first_kept: int = 1
+    pending: run_service_pb2.InterruptState | None = None
+    """What it waits for a person with."""
     watch_limit: int = 0
     """Batches after which a watch ends without a terminal; zero: none."""
     watch_fault: str = ""
@@ -221,6 +223,22 @@ class _Runs(run_service_pb2_grpc.RunServiceServicer):
             mesh.tasks.add(task)
             task.add_done_callback(mesh.tasks.discard)
         return run_service_pb2.StartRunResponse(run=run.record)
+
+    async def ResumeRun(self, request: Any, context: Any) -> Any:
+        self._mesh.called("ResumeRun", context)
+        asked = self._mesh.owned(request.run_id)
+        pending, asked.pending = asked.pending, None
+        if pending is None or (pending.interrupt_id, pending.revision) != (request.interrupt_id, request.revision):
+            raise not_found("interrupt")
+        run = await self._mesh.make_run(asked.owner, conversation_id=asked.record.conversation_id)
+        return run_service_pb2.ResumeRunResponse(run=run.record)
+
+    async def GetInterruptState(self, request: Any, context: Any) -> Any:
+        self._mesh.called("GetInterruptState", context)
+        owner = caller().require_subject()
+        of_talk = [run for run in self._mesh.runs.values() if run.record.conversation_id == request.conversation_id]
+        pending = next((run.pending for run in of_talk if run.owner == owner and run.pending is not None), None)
+        return run_service_pb2.GetInterruptStateResponse(interrupt=pending)
 
     async def GetRun(self, request: Any, context: Any) -> Any:
         self._mesh.called("GetRun", context)
