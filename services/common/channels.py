@@ -21,6 +21,8 @@ MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_METADATA_BYTES = 128 * 1024  # holds the largest error: a hundred field issues
 KEEPALIVE_MILLISECONDS = 20_000
 KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000
+REPLICA_KEEPALIVE_MILLISECONDS = 3_000
+REPLICA_KEEPALIVE_TIMEOUT_MILLISECONDS = 4_000
 
 Request = TypeVar("Request")
 
@@ -45,7 +47,7 @@ def connect(
     if len(each) == 1:
         return Peer(_channel(each[0], idempotent_methods, exchange=exchange), token)
     # Repeated by the peer, at another replica, never by the channel of the one that failed.
-    replicas = Replicas((address, _channel(address, (), exchange=exchange)) for address in each)
+    replicas = Replicas((address, _channel(address, (), exchange=exchange, is_replica=True)) for address in each)
     return _ReplicatedPeer(SpreadChannel(replicas, idempotent_methods, every=idempotent), token)
 
 
@@ -174,31 +176,46 @@ def _spread(method: Callable[..., Any]) -> SpreadMethod:
     return method
 
 
-def _channel(address: str, idempotent_methods: Sequence[str], *, exchange: bool) -> grpc.aio.Channel:
-    channel = grpc.aio.insecure_channel(_target(address), options=channel_options(address, idempotent_methods))
+def _channel(
+    address: str, idempotent_methods: Sequence[str], *, exchange: bool, is_replica: bool = False
+) -> grpc.aio.Channel:
+    options = channel_options(address, idempotent_methods, is_replica=is_replica)
+    channel = grpc.aio.insecure_channel(_target(address), options=options)
     return ExchangeChannel(channel, idempotent_methods) if exchange else channel
 
 
-def channel_options(address: str, idempotent_methods: Sequence[str] = ()) -> list[tuple[str, Any]]:
-    """Options of every client channel; the keepalive fits `server.server_options`."""
+def channel_options(
+    address: str, idempotent_methods: Sequence[str] = (), *, is_replica: bool = False
+) -> list[tuple[str, Any]]:
+    """Options of every client channel; the keepalive fits `server.server_options`. One of several replicas that has stopped answering is given up
+    before the calls that wait for it are, so that they can go elsewhere.
+    """
+    keepalive, keepalive_timeout = (
+        (REPLICA_KEEPALIVE_MILLISECONDS, REPLICA_KEEPALIVE_TIMEOUT_MILLISECONDS)
+        if is_replica
+        else (KEEPALIVE_MILLISECONDS, KEEPALIVE_TIMEOUT_MILLISECONDS)
+    )
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-        ("grpc.keepalive_time_ms", KEEPALIVE_MILLISECONDS),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MILLISECONDS),
+        ("grpc.keepalive_time_ms", keepalive),
+        ("grpc.keepalive_timeout_ms", keepalive_timeout),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # A restarted peer is found again within a second.
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", 50),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 500 if is_replica else 1_000),
         ("grpc.enable_retries", 1),
         ("grpc.service_config", _service_config(idempotent_methods)),
         # Channels of one process to one address are not shared behind our back: closing one must not touch another.
         ("grpc.use_local_subchannel_pool", 1),
     ]
+    if is_replica:
+        # Without it a ping may stay unanswered for a minute, whatever the keepalive says.
+        options.append(("grpc.http2.ping_timeout_ms", REPLICA_KEEPALIVE_TIMEOUT_MILLISECONDS))
     if address.startswith("unix:"):
         # The socket path as authority is refused by servers in other languages.
         options.append(("grpc.default_authority", "localhost"))

@@ -243,6 +243,28 @@ async def test_i34_a_killed_replica_costs_no_idempotent_call_and_is_found_again(
     await peer.close()
 
 
+async def test_i34_a_replica_that_stands_still_is_given_up_before_the_calls_that_wait_for_it(
+    toy_process: Callable[..., ToyProcess], folder: Path
+) -> None:
+    toys = two_toys(toy_process, folder)
+    for toy in toys:
+        await toy.start()
+    addresses = [toy.environment["HARNESS_LISTEN"] for toy in toys]
+    peer = connect(",".join(addresses), TOKENS[0], idempotent=True)
+    stub = ToyStub(peer.channel)
+    await until_serving(peer, *addresses)
+    os.kill(toys[0].pid, signal.SIGSTOP)
+    try:
+        # Some of them reach it; none of them has the time that a channel to a single process takes to notice.
+        asked = [peer.call(stub.one, Ask(do="echo"), timeout=20) for _ in range(4)]
+        assert [answer.text for answer in await asyncio.gather(*asked)] == ["echo"] * 4
+        await until_serving(peer, addresses[1])
+    finally:
+        os.kill(toys[0].pid, signal.SIGCONT)
+    await until_serving(peer, *addresses)
+    await peer.close()
+
+
 async def test_i33_replicas_are_restarted_one_by_one_without_the_loss_of_a_call(
     toy_process: Callable[..., ToyProcess], folder: Path
 ) -> None:
