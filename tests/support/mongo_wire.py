@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import struct
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import bson
 
 Answer = dict[str, Any]
-OnAnswer = Callable[[str, Answer], "Answer | None"]
+OnAnswer = Callable[[str, Answer], "Answer | Awaitable[Answer | None] | None"]
 _HEADER = struct.Struct("<iiii")
 _BODY = _HEADER.size + 4 + 1  # flags, and the kind of the first section
 _MESSAGE = 2013
@@ -26,7 +27,8 @@ class Wire:
         self.address = ""
         self.commands: list[str] = []
         self.on_answer: OnAnswer | None = None
-        """Gets the command and its answer, returns what the client gets: None for a connection that breaks instead."""
+        """Gets the command and its answer, returns what the client gets, perhaps later: None for a connection that breaks instead."""
+        self.connections = 0
 
     async def carry(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         """One connection, until either side closes it."""
@@ -34,13 +36,14 @@ class Wire:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.connections += 1
         try:
             server, requests = await asyncio.open_connection(host, int(port))
             try:
                 while True:
                     request = await _message(client)
                     requests.write(request)
-                    answer = self._changed(request, await _message(server))
+                    answer = await self._changed(request, await _message(server))
                     if answer is None:
                         return
                     answers.write(answer)
@@ -53,7 +56,7 @@ class Wire:
             answers.close()
             self._tasks.discard(task)
 
-    def _changed(self, request: bytes, answer: bytes) -> bytes | None:
+    async def _changed(self, request: bytes, answer: bytes) -> bytes | None:
         command = _command(request)
         if command is None:
             return answer
@@ -61,6 +64,8 @@ class Wire:
         if self.on_answer is None:
             return answer
         wanted = self.on_answer(command, bson.decode(answer[_BODY:]))
+        if inspect.isawaitable(wanted):
+            wanted = await wanted
         if wanted is None:
             return None
         body = bson.encode(wanted)

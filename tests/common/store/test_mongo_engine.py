@@ -158,7 +158,7 @@ async def test_i18_an_error_tells_no_value_of_a_document(store: RecordStore, lin
     assert "canary" not in str(duplicate.value)
 
     def talkative(command: str, answer: Answer) -> Answer:
-        return {"ok": 0.0, "code": 91, "errmsg": "shutting down", "keyValue": {"name": "canary"}}
+        return {"ok": 0.0, "code": 1, "errmsg": "internal error", "keyValue": {"name": "canary"}}
 
     line.on_answer = talkative
     with pytest.raises(StoreUnavailable) as caught:
@@ -201,7 +201,10 @@ async def test_i35_calls_that_wait_are_bounded(store: RecordStore, monkeypatch: 
     assert await store.get(THINGS, "k") is None
 
 
-async def test_a_cancelled_caller_keeps_its_connection(store: RecordStore, line: Wire) -> None:
+async def test_a_cancelled_caller_costs_no_connection(line: Wire) -> None:
+    options = StoreOptions("tests", pool_size=1, timeout_seconds=60)
+    store = await open_record_store(url_of(line.address, "cancelled"), [THINGS], options)
+    await store.insert(THINGS, "k", {"name": "n"})
     asked = asyncio.Event()
 
     def note(command: str, answer: Answer) -> Answer:
@@ -209,13 +212,61 @@ async def test_a_cancelled_caller_keeps_its_connection(store: RecordStore, line:
         return answer
 
     line.on_answer = note
-    waiting = asyncio.ensure_future(store.insert(THINGS, "k", {"name": "n"}))
+    connections = line.connections
+    waiting = asyncio.ensure_future(store.compare_and_set(THINGS, "k", 1, {"name": "m"}))
     await asked.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await store.check()
-    assert await store.get(THINGS, "k") is not None
+    record = await store.get(THINGS, "k")
+    assert record is not None
+    assert record.rev == 2
+    assert line.connections == connections
+    await store.close()
+
+
+async def test_close_waits_for_calls_that_have_no_connection_yet(line: Wire) -> None:
+    options = StoreOptions("tests", pool_size=1, timeout_seconds=60)
+    store = await open_record_store(url_of(line.address, "closing"), [THINGS], options)
+    await store.insert(THINGS, "k", {"name": "n"})
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(command: str, answer: Answer) -> Answer:
+        asked.set()
+        await go.wait()
+        return answer
+
+    line.on_answer = hold
+    writes = [
+        asyncio.ensure_future(store.compare_and_set(THINGS, "k", 1, {"name": f"m{number}"})) for number in range(3)
+    ]
+    await asked.wait()
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailable):
+        await store.get(THINGS, "k")
+    go.set()
+    assert sorted(await asyncio.gather(*writes)) == [False, False, True]
+    await closing
+
+
+async def test_a_record_prolonged_meanwhile_does_not_expire(line: Wire) -> None:
+    leases = Collection("leases", expires="until")
+    store = await open_record_store(url_of(line.address, "prolonged"), [leases], PATIENT)
+    for key in ("k1", "k2"):
+        await store.insert(leases, key, {"until": 10})
+
+    async def prolong(command: str, answer: Answer) -> Answer:
+        if command == "find":
+            line.on_answer = None
+            assert await store.compare_and_set(leases, "k1", 1, {"until": 20})
+        return answer
+
+    line.on_answer = prolong
+    assert await store.delete_expired(leases, 10) == 1
+    assert await store.get(leases, "k1") is not None
+    assert await store.get(leases, "k2") is None
+    await store.close()
 
 
 async def test_i32_nobody_there_stops_the_start_and_tells_no_password(capsys: pytest.CaptureFixture[str]) -> None:
