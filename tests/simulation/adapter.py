@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -17,6 +17,9 @@ from harness.adapter.v1 import descriptor_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from tests.simulation.loop import Life
+
+BIG: Final = "x" * 100_000
+"""Before the number of each piece of a big answer: one draft that becomes several events, and more than a segment holds."""
 
 
 class ScriptedAdapter(BaseAdapter):
@@ -74,7 +77,7 @@ class ScriptedRuntime(BaseRuntime):
             for number in range(script.get("events", 1)):
                 if pause:
                     await asyncio.sleep(pause)
-                yield events.text(f"{number};")
+                yield events.text(f"{BIG if script.get('big') else ''}{number};")
             if script.get("part"):
                 await turn.thread.write_part(turn.run_id.encode(), "test/1")
             end = script.get("end", "complete")
@@ -88,7 +91,7 @@ class ScriptedRuntime(BaseRuntime):
             else:
                 yield events.completed()
         finally:
-            world.turn_ended(adapter.life, turn)
+            world.turn_ended(adapter.life, adapter.incarnation, turn, self._construction)
 
 
 FIELD = payload_pb2.FormField(name="answer", type=payload_pb2.FORM_FIELD_TYPE_STRING, required=True)

@@ -6,12 +6,15 @@ answered: never into a process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harness.run.v1 import run_service_pb2
 from services.runs.log import Segment
 from services.sessions.binding import BindingDocument
+from tests.simulation.adapter import BIG
+from tests.simulation.processes import LEASE_TTL
 
 OPEN: Final = ("queued", "running")
 KINDS: Final = {
@@ -20,8 +23,12 @@ KINDS: Final = {
     "run_failed": "failed",
     "run_cancelled": "cancelled",
 }
+BROKEN: Final = ("protocol_violation", "internal")
+"""Codes of failures for which nothing in the world is a reason."""
 CLOCKS: Final = 0.02
 """Seconds by which a deadline may seem missed, for it is kept in milliseconds of somebody's clock."""
+LEASE: Final = 0.9 * LEASE_TTL
+"""Seconds of the world for which a lease must have stood still before it is taken: an observer's clock may be that much too fast."""
 
 
 class Violation(Exception):
@@ -55,13 +62,22 @@ class RunFacts:
     through_offset: int = 0
     asked: bool = False
     """Whether its interrupt was stored."""
+    renewed_at: float = 0.0
+    """When its generation or renewals changed last."""
+    ended_as: int = 0
+    """Which end of all it was, from 1 on."""
+    said: int = 0
+    """Pieces of its text in the log."""
+    padding: int = 0
+    """Characters of a big piece whose number has not come yet."""
 
 
 class Checker:
     """Hears of everything that takes effect. Every method raises `Violation`."""
 
-    def __init__(self, count: Any) -> None:
+    def __init__(self, count: Any, now: Callable[[], float] = lambda: 0.0) -> None:
         self._count = count
+        self._now = now
         self.runs: dict[str, RunFacts] = {}
         self.bindings: dict[str, BindingDocument] = {}
         self.closed: dict[str, BindingDocument] = {}
@@ -70,6 +86,10 @@ class Checker:
         self._bumps: dict[str, int] = {}
         self._decided: dict[tuple[str, str, int], tuple[str, str]] = {}
         self._dismissed_by: dict[str, str] = {}
+        self._sent_away: set[str] = set()
+        self._at_work: dict[tuple[str, str], tuple[str, int]] = {}
+        self.ends = 0
+        """How many runs have ended."""
 
     def run(self, run_id: str) -> RunFacts:
         """The facts of a run."""
@@ -105,6 +125,7 @@ class Checker:
             other = self._keys.setdefault(key, after["run_id"])
             if other != after["run_id"]:
                 raise Violation("I6", f"request key {key[3]} has two runs, {other} and {after['run_id']}")
+            facts.renewed_at = self._now()
             self._count("run_stored")
             if after["run_id"] in self._dismissed_by and after["policy"] != "interrupt":
                 raise Violation(
@@ -122,7 +143,9 @@ class Checker:
         if generation < before["run_generation"]:
             raise Violation("I10", f"{run_id}: run_generation went from {before['run_generation']} to {generation}")
         if generation > before["run_generation"]:
-            self._taken(before, after)
+            self._taken(facts, before, after)
+        if (generation, after["renewals"]) != (before["run_generation"], before["renewals"]):
+            facts.renewed_at = self._now()
         if before.get("deadline_at") and after.get("deadline_at") != before["deadline_at"]:
             raise Violation(
                 "deadline", f"{run_id}: deadline_at was moved by {after.get('deadline_at')} after it was set"
@@ -131,8 +154,11 @@ class Checker:
             raise Violation("I12", f"{run_id}: intent {before['intent']} was replaced by {after.get('intent')}")
         if after.get("intent") and not before.get("intent"):
             self._count("intent_" + (after["intent"].get("cancel") or "failed"))
+            self._decided_to_end(facts, after)
         if before.get("issued") and after.get("issued") != before["issued"] and facts.turns:
             raise Violation("I11", f"{run_id}: began in {facts.turns} and was then issued to {after.get('issued')}")
+        if before.get("intent") and after.get("issued") != before.get("issued"):
+            raise Violation("I12", f"{run_id}: issued to {after['issued']} although its end was decided")
         if not after.get("holder") and before.get("holder") and after["status"] == "running":
             self._count("handed_over")
         if after["status"] not in OPEN:
@@ -148,8 +174,21 @@ class Checker:
         elif after["renewals"] > before["renewals"]:
             self._count("renewal")
 
-    def _taken(self, before: dict[str, Any], after: dict[str, Any]) -> None:
-        if after.get("ending") and not before.get("ending"):
+    def _decided_to_end(self, facts: RunFacts, after: dict[str, Any]) -> None:
+        code, cancel = after["intent"].get("code"), after["intent"].get("cancel")
+        if code and code != "thread_durability_uncertain" and facts.head:
+            raise Violation("I30", f"{facts.run_id} is failed with {code}, and the head names it")
+        if cancel == "superseded" and after["policy"] != "interrupt" and facts.run_id not in self._sent_away:
+            raise Violation("I12", f"{facts.run_id} was superseded, and no start of policy interrupt saw it in its way")
+
+    def _taken(self, facts: RunFacts, before: dict[str, Any], after: dict[str, Any]) -> None:
+        forced = after.get("ending") and not before.get("ending")
+        if before["holder"] and not forced and self._now() - facts.renewed_at < LEASE:
+            raise Violation(
+                "lease",
+                f"{facts.run_id} was taken {self._now() - facts.renewed_at:.2f} s after its holder's last renewal, unforced",
+            )
+        if forced:
             self._count("forced")
         elif after["run_generation"] > 1:
             self._count("takeover")
@@ -170,6 +209,8 @@ class Checker:
             )
         if header.run_generation < facts.last_generation:
             raise Violation("I10", f"{run_id}: generation {header.run_generation} wrote after {facts.last_generation}")
+        if header.run_generation > max(1, facts.sealed) and not header.is_seal:
+            raise Violation("I10", f"{run_id}: generation {header.run_generation} writes a log it has not sealed")
         facts.index, facts.last_generation = header.index, header.run_generation
         offset = header.state["through_offset"]
         if header.is_seal:
@@ -198,6 +239,8 @@ class Checker:
                 raise Violation("I7", f"{run_id}: event {event.sequence} is {kind}")
             facts.events.append(event.SerializeToString())
             facts.kinds.append(kind)
+            if kind == "content_delta":
+                self._heard(facts, event.payload.content_delta.text)
             if kind in KINDS:
                 facts.terminal = KINDS[kind]
                 facts.terminal_payload = event.payload
@@ -207,8 +250,23 @@ class Checker:
         if bool(header.state.get("terminal")) != bool(facts.terminal):
             raise Violation("I9", f"{run_id}: segment {header.index} does not say whether it ends the run")
 
+    def _heard(self, facts: RunFacts, text: str) -> None:
+        # The simulated harness counts: what is missing in the log, or stands in it twice, shows.
+        facts.padding += text.count(BIG[0])
+        for number in text.replace(BIG[0], "").split(";")[:-1]:
+            if int(number) != facts.said or facts.padding not in (0, len(BIG)):
+                raise Violation(
+                    "I7",
+                    f"{facts.run_id} said {number} ({facts.padding}) where {facts.said} belongs: lost, or told twice",
+                )
+            facts.said, facts.padding = facts.said + 1, 0
+        if facts.padding > len(BIG):
+            raise Violation("I7", f"{facts.run_id}: a part of piece {facts.said} was told twice")
+
     def _ended(self, facts: RunFacts, kind: str) -> None:
         self._count(kind)
+        self.ends += 1
+        facts.ended_as = self.ends
         payload = facts.terminal_payload
         document = facts.document
         if kind == "run_completed":
@@ -225,6 +283,10 @@ class Checker:
             side = payload.run_cancelled.side_effect_status
         elif kind == "run_failed":
             self._count("failed_" + payload.run_failed.code)
+            if payload.run_failed.code in BROKEN:
+                raise Violation(
+                    "defect", f"{facts.run_id} failed with {payload.run_failed.code}: its harness broke nothing"
+                )
             side = payload.run_failed.side_effect_status
         else:
             return
@@ -331,6 +393,9 @@ class Checker:
         # An older run has the request key: nothing was stored for this reservation, and nothing can be.
         return any(key[3] == turn["request_key"] for key in self._keys)
 
+    def _had_run(self, turn: Any) -> bool:
+        return any(key[3] == turn["request_key"] and run_id != turn["run_id"] for key, run_id in self._keys.items())
+
     def _line_changed(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
         old, new = [one["run_id"] for one in before["waiting"]], [one["run_id"] for one in after["waiting"]]
         if old == new:
@@ -353,6 +418,8 @@ class Checker:
             if place["run_id"] not in joined:
                 continue
             self._count("waited_" + place["policy"])
+            if place["policy"] == "interrupt" and active is not None:
+                self._sent_away.add(active["run_id"])
             position = new.index(place["run_id"])
             if position != (0 if place["policy"] == "interrupt" else len(new) - 1):
                 raise Violation("queue", f"{key}: {place['run_id']} ({place['policy']}) joined at place {position}")
@@ -405,10 +472,16 @@ class Checker:
         if new is None:
             if not old["consumed_by"] and given and active is not None:
                 self._count("interrupt_dismissed")
+                if self._had_run(active):
+                    raise Violation("I6", f"{key}: a request that had its run already dismissed an interrupt")
                 self._dismissed_by[active["run_id"]] = old["run_id"]
                 document = self.run(active["run_id"]).document
                 if document and document["policy"] != "interrupt":
                     raise Violation("I24", f"{key}: {active['run_id']} ({document['policy']}) dismissed an interrupt")
+            elif not old["consumed_by"] and (before["active"] or {}).get("run_id") != old["run_id"]:
+                raise Violation("I24", f"{key}: the interrupt of {old['run_id']} was dismissed and nobody got the slot")
+            elif not old["consumed_by"] and active is not None and active["run_id"] == old["run_id"]:
+                raise Violation("I24", f"{key}: the interrupt of {old['run_id']} was dismissed while that had the slot")
             return
         if new["consumed_by"] and not old["consumed_by"]:
             self._count("interrupt_consumed")
@@ -416,6 +489,8 @@ class Checker:
                 raise Violation("I24", f"{key}: {new['consumed_by']} consumed an interrupt and did not get the slot")
             if not self.run(old["run_id"]).terminal:
                 raise Violation("I24", f"{key}: the interrupt of {old['run_id']} was consumed before its terminal")
+            if self._had_run(active):
+                raise Violation("I6", f"{key}: a request that had its run already consumed an interrupt")
         elif old["consumed_by"] and not new["consumed_by"]:
             self._count("interrupt_given_back")
             if self.run(old["consumed_by"]).turns:
@@ -427,10 +502,19 @@ class Checker:
 
     # --- what providers did ---
 
-    def turn_began(self, incarnation: str, run_id: str, generation: int) -> None:
+    def turn_began(self, incarnation: str, run_id: str, turn: int, binding_id: str) -> None:
         """A provider's turn begins."""
         facts = self.run(run_id)
         self._count("turn_began")
+        place = (incarnation, binding_id)
+        at_work, youngest = self._at_work.get(place, ("", 0))
+        if at_work:
+            raise Violation("I6", f"{run_id} began in {incarnation} beside {at_work}, which is still at work there")
+        if turn <= youngest:
+            raise Violation("I6", f"{run_id}, turn {turn}, began in {incarnation} after turn {youngest}")
+        self._at_work[place] = (run_id, turn)
+        if not facts.had_slot:
+            raise Violation("I6", f"{run_id} began and never had the slot")
         if facts.turns:
             raise Violation("I11", f"{run_id} began in {facts.turns} and again in {incarnation}")
         facts.turns.append(incarnation)
@@ -440,6 +524,19 @@ class Checker:
         issued = document.get("issued")
         if issued is None or issued[1] != incarnation:
             raise Violation("I11", f"{run_id} began in {incarnation}, the record says {issued}")
+
+    def turn_ended(self, incarnation: str, run_id: str, binding_id: str) -> None:
+        """A provider's turn is over."""
+        at_work, turn = self._at_work.get((incarnation, binding_id), ("", 0))
+        if at_work == run_id:
+            self._at_work[incarnation, binding_id] = ("", turn)
+
+    def acknowledged(self, run_id: str, through_offset: int) -> None:
+        """A runtime is told that it may forget its drafts up to an offset."""
+        self._count("acknowledged")
+        durable = self.run(run_id).through_offset
+        if through_offset > durable:
+            raise Violation("I8", f"{run_id}: offset {through_offset} was acknowledged, {durable} is durable")
 
     # --- what clients were told ---
 
@@ -452,9 +549,14 @@ class Checker:
         if before != run_id:
             raise Violation("I6", f"request {request_id} was answered with {before} and with {run_id}")
 
-    def conflicted(self, conflict_with: str, request_id: str, known: str | None) -> None:
-        """A start was refused because of a run."""
+    def conflicted(self, conflict_with: str, request_id: str, known: str | None, ends_before: int) -> None:
+        """A start was refused because of a run, `ends_before` runs having ended when it was asked for."""
         self._count("conflict")
+        facts = self.run(conflict_with)
+        if not facts.document or facts.document["status"] == "tombstone":
+            raise Violation("I6", f"a start met {conflict_with} as a conflict, which is not stored")
+        if facts.terminal and facts.ended_as <= ends_before:
+            raise Violation("I6", f"a start met {conflict_with} as a conflict, which had ended before")
         if known is not None:
             raise Violation("I6", f"request {request_id} has the run {known} and met {conflict_with} as a conflict")
 

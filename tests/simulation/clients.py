@@ -43,6 +43,7 @@ SCRIPTS: Final = {
     "session": 1.5,
     "silent": 0.7,
     "ask": 2.0,
+    "big": 0.0,
 }
 MAYBE: Final = frozenset(
     {Reason.UNAVAILABLE, Reason.STORE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED, Reason.CANCELLED, Reason.INTERNAL}
@@ -185,6 +186,7 @@ class Client:
         for attempt in range(random.choice((1, 2, 4))):
             if attempt:
                 await asyncio.sleep(random.random() * 0.5)
+            ends_before = self._world.checker.ends
             answer, refusal = await self._ask("StartRun", request)
             if answer is not None:
                 run_id = answer.run.run_id
@@ -195,7 +197,8 @@ class Client:
                     self._watch(run_id)
                 return
             if refusal.reason is Reason.HARNESS_SESSION_CONFLICT:
-                self._world.check("conflicted", refusal.metadata.get("run_id", ""), request.client_request_id, known)
+                conflict_with = refusal.metadata.get("run_id", "")
+                self._world.check("conflicted", conflict_with, request.client_request_id, known, ends_before)
                 return
             if refusal.reason not in MAYBE:
                 return
@@ -263,7 +266,7 @@ class Client:
             script |= {"events": 0, "end": "hang"}
         elif kind in ("fail", "ask"):
             script["end"] = kind
-        elif kind in ("tool", "part", "session"):
+        elif kind in ("tool", "part", "session", "big"):
             script[kind] = True
         return script
 

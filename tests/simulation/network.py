@@ -27,6 +27,7 @@ from tests.simulation.weather import Weather
 
 DEFAULT_TIMEOUT: Final = 10.0
 RESET_SECONDS: Final = 0.02
+ROUNDING: Final = 1e-6
 NOT_DOUBLED: Final = frozenset({"BeginClear"})
 """Calls of which each is another wish: executed twice, one after the other, is twice what the caller asked for."""
 
@@ -175,6 +176,8 @@ class Call:
             capability = self.network.verify(self.credential)
         context.run(set_caller, Caller(subject=self.subject, capability=capability))
         handler = getattr(servicer, self.method[2])
+        if self.method[2] == "AckRun":
+            self.network.loop.world.check("acknowledged", request.fence.run_id, request.through_offset)
         if self.queue is None:
             if doubled:
                 self.network.loop.task_in(life, self._serve_again(handler, request), context)
@@ -222,8 +225,8 @@ class Call:
                 if weather.is_lost("stream_cut"):
                     loop.later(weather.message_delay(), self.broken)
                     return
-                # Messages of one stream arrive in order.
-                due = max(due, loop.now + weather.message_delay())
+                # Messages of one stream arrive in order: each a little after the one before, for moments are rounded.
+                due = max(due + ROUNDING, loop.now + weather.message_delay())
                 loop.later(due - loop.now, self.push, _copy(response))
             loop.later(max(due - loop.now, 0) + weather.message_delay(), self.push, None)
         except asyncio.CancelledError:

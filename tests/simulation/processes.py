@@ -12,6 +12,7 @@ from adapters.sdk.host.adapter_service import AdapterServicer
 from adapters.sdk.host.limits import HostLimits
 from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.host.runtime_service import RuntimeServicer
+from adapters.sdk.lifecycle import EventLimits
 from harness.adapter.v1 import descriptor_pb2
 from harness.catalog.v1 import agent_pb2, resolution_service_pb2
 from harness.common.v1 import blueprint_pb2, capability_pb2, placement_pb2
@@ -32,6 +33,8 @@ FACADE: Final = "facade:1"
 CATALOG: Final = "catalog:1"
 STOP_SECONDS: Final = 2.0
 LEASE_TTL: Final = 2.0
+HOST_EVENTS: Final = EventLimits(delta_bytes=128 * 1024)
+"""A host that splits less than the control plane does: one draft becomes several events only there."""
 
 
 @cache
@@ -136,7 +139,9 @@ class HostProcess:
         incarnation = f"{life.name}-{life.incarnation}"
         adapter = ScriptedAdapter(world, life, incarnation)
         registry = RuntimeRegistry(
-            adapter, incarnation, HostLimits(cancel_grace_seconds=0.5, stop_seconds=0.5, cleanup_seconds=2.0)
+            adapter,
+            incarnation,
+            HostLimits(cancel_grace_seconds=0.5, stop_seconds=0.5, cleanup_seconds=2.0, events=HOST_EVENTS),
         )
         registry.begin_sweeping()
         servicers = {

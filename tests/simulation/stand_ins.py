@@ -136,8 +136,9 @@ OUTSIDE: Final[tuple[tuple[str, str, Any], ...]] = (
     ("services.sessions.__main__", "open_service_store", _open_service_store),
     ("services.sessions.__main__", "CapabilityVerifier", _Verifier),
     ("adapters.sdk.host.registry", "FacadeChannels", _facade_channels),
+    ("services.runs.segmenting", "TARGET_SEGMENT_BYTES", 96 * 1024),
 )
-"""Module, name in it, what it is bound to."""
+"""Module, name in it, what it is bound to; segments are small, so that some run has several of them full."""
 _MODULES: Final = {"time": (time, _Time), "secrets": (secrets, _Secrets), "random": (random, _Random)}
 
 

@@ -58,7 +58,7 @@ class World:
         self.tokens: dict[str, Any] = {}
         self.network.verify = self.tokens.get
         self.identity = Identity(b"an identity key of tests", "local")
-        self.checker = Checker(self.history.count)
+        self.checker = Checker(self.history.count, lambda: self.loop.now)
         self._databases = {"runs": Database(), "sessions": Database()}
         self._bus = BusServer(self.loop, self.weather)
         self._catalog = Catalog(self)
@@ -120,12 +120,13 @@ class World:
     def turn_began(self, life: Life, incarnation: str, turn: Any, construction: Any) -> None:
         """A provider begins a turn."""
         self.history.add(self.loop.now, repr(life), "turn began", run=turn.run_id[-6:], turn=turn.number)
-        self.check("turn_began", incarnation, turn.run_id, 0)
+        self.check("turn_began", incarnation, turn.run_id, turn.number, construction.binding.binding_id)
 
-    def turn_ended(self, life: Life, turn: Any) -> None:
+    def turn_ended(self, life: Life, incarnation: str, turn: Any, construction: Any) -> None:
         """A provider's stream is closed."""
-        if not life.dead:
+        if not life.dead and not self.loop.is_closing:
             self.history.add(self.loop.now, repr(life), "turn ended", run=turn.run_id[-6:])
+            self.check("turn_ended", incarnation, turn.run_id, construction.binding.binding_id)
 
     def told(self, who: str, kind: str, **facts: Any) -> None:
         """A client asked or was answered."""
