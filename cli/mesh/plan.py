@@ -55,7 +55,7 @@ class Component:
     """Counted from 1."""
     address: str
     command: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     stop_order: StopOrder
     ready_text: str = ""
     """What its output says when it serves; empty: it announces itself on HARNESS_READY_FD."""
@@ -86,7 +86,7 @@ class Options:
     replicas: Replicas = field(default_factory=Replicas)
     store_url: str = field(default="", repr=False)
     """The database of all services; empty: a SQLite file each."""
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
 
 def plan(layout: Layout, secrets: SecretFiles, options: Options) -> list[Component]:
