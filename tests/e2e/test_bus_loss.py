@@ -7,6 +7,7 @@ That it is fast again is shown by a cancel that only a signal can carry out: lea
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 
@@ -17,7 +18,7 @@ from harness.event.v1 import event_pb2
 from harness.run.v1 import run_pb2
 from services.runs.bus.redis_dispatch import GROUP, dispatch_key
 from services.runs.bus.redis_link import SAID_SECONDS
-from tests.e2e.two_runs import Relay, TwoRuns, assert_whole, two_runs, until, whole
+from tests.e2e.two_runs import Relay, TwoRuns, assert_whole, started, two_runs, until, whole
 from tests.runs.bus.valkey import ValkeyServer
 from tests.runs.mesh import Client, Mesh
 
@@ -59,7 +60,7 @@ class Subscribers:
 
     async def run(self, client: Client, agent: str, name: str, message: dict[str, int]) -> str:
         """A run started with this replica, and watched through both."""
-        run = await client.start(agent, message, name)
+        run = await started(client, agent, message, name)
         self._watching[run.run_id] = [
             asyncio.create_task(whole(watcher, run.run_id)) for watcher in (self.first, self.second)
         ]
@@ -79,7 +80,7 @@ class Subscribers:
     async def signals_reach(self, agent: str) -> None:
         """A signal of one replica reaches the other again, both ways; a run that was begun without the bus included."""
         for asking, executing in ((self.first, self.second), (self.second, self.first)):
-            run = await executing.start(agent, HANG, f"signalled-{asking is self.first}")
+            run = await started(executing, agent, HANG, f"signalled-{asking is self.first}")
             await executing.seen(run.run_id, "content_delta")
             assert (await asking.cancel(run.run_id)).status == run_pb2.RUN_STATUS_CANCELLED
 
@@ -126,7 +127,7 @@ async def test_i7_killed_and_restarted_empty(two: TwoRuns, make: Callable[[TwoRu
         two.valkey.kill()
         # Begun and ended without a bus.
         agent = await subscribers.first.agent("default")
-        run = await subscribers.second.start(agent, {"n": 20, "rate": 100}, "away")
+        run = await started(subscribers.second, agent, {"n": 20, "rate": 100}, f"away-{uuid.uuid4().hex}")
         assert assert_whole(await whole(subscribers.first, run.run_id)) == "run_completed"
         two.valkey.start()
 
@@ -143,7 +144,7 @@ async def test_i7_stopped_and_told_to_go_on(two: TwoRuns, make: Callable[[TwoRun
         said = two.logs().count("bus_away")
         two.valkey.stop()
         agent = await subscribers.first.agent("default")
-        run = await subscribers.second.start(agent, {"n": 20, "rate": 100}, "stopped")
+        run = await started(subscribers.second, agent, {"n": 20, "rate": 100}, "stopped")
         assert assert_whole(await whole(subscribers.first, run.run_id)) == "run_completed"
 
         async def noticed() -> bool:

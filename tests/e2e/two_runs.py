@@ -7,11 +7,14 @@ import contextlib
 import os
 import signal
 import threading
+import uuid
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from harness.event.v1 import event_pb2
+from harness.run.v1 import run_pb2
+from services.common.errors import HarnessError, Reason
 from tests.runs.bus.valkey import ValkeyServer
 from tests.runs.mesh import Client, Mesh, Part, kind
 
@@ -88,9 +91,34 @@ async def until(condition: Any, what: str) -> None:
 
 
 async def whole(client: Client, run_id: str) -> list[event_pb2.Event]:
-    """All events of a run to its end, for longer than one call may take."""
+    """All events of a run to its end, as a subscriber gets them who goes on from the last one when a replica cannot be reached."""
+    seen: list[event_pb2.Event] = []
     async with asyncio.timeout(PATIENCE):
-        return await client.events(run_id)
+        while True:
+            try:
+                async with aclosing(client.watch(run_id, len(seen))) as events:
+                    async for event in events:
+                        assert event.sequence == len(seen) + 1  # I7
+                        seen.append(event)
+            except HarnessError as error:
+                if not error.retryable:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                return seen
+
+
+async def started(client: Client, agent: str, message: dict[str, Any], conversation: str) -> run_pb2.Run:
+    """A run, asked for again under the same key while that is worth it."""
+    key = uuid.uuid4().hex
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await client.start(agent, message, conversation, client_request_id=key)
+            except HarnessError as error:
+                if not error.retryable or error.reason is Reason.HARNESS_SESSION_CONFLICT:
+                    raise
+                await asyncio.sleep(0.05)
 
 
 class Relay:

@@ -30,6 +30,8 @@ MAX_AT_ONCE: Final = 64
 """Handed out in one answer."""
 MAX_HELD: Final = 4_096
 """Handed out here and not settled; what is beyond is left to whoever claims it (I35)."""
+LOOK_SECONDS: Final = 5.0
+"""Between two looks at who else is there, at most: one that comes is not announced to for so long."""
 GONE_LOOKS: Final = 6
 """A consumer that did nothing for the time of so many looks is gone."""
 _RUN: Final = b"run"
@@ -84,7 +86,7 @@ class Announcements:
     @property
     def look_seconds(self) -> float:
         """How often `look` is due."""
-        return self._claim_seconds
+        return min(self._claim_seconds, LOOK_SECONDS)
 
     def announce(self, run_id: str) -> None:
         """See `DispatchBus.announce`. To nobody when this process is known to be alone; one that comes is seen with the next look."""
@@ -119,7 +121,7 @@ class Announcements:
 
     async def look(self) -> None:
         """Who else is there; those who are gone are removed. For whoever has no room too. Never raises what the bus raises."""
-        gone_after = int(self._claim_seconds * GONE_LOOKS * 1000)
+        gone_after = int(self.look_seconds * GONE_LOOKS * 1000)
         try:
             async with answer_in_time():
                 others: Any = await self._look_script([self._key], [GROUP, self._consumer, gone_after, _NEVER])
