@@ -72,10 +72,12 @@ class Peer:
         credential: str | None = None,
         wait_for_ready: bool = False,
         idempotent: bool = False,
+        near: str | None = None,
     ) -> Any:
         """One response (unary, or client stream). `timeout` in seconds is the whole call's deadline; with `wait_for_ready` a peer that is away is waited
         for within it instead of failing at once. `idempotent`: this call may be made again at another replica, as if its method were one of the
-        idempotent ones. Raises `HarnessError`.
+        idempotent ones. `near`: an id; calls with the same one go to the same replica as long as that serves, for what it still knows from the call
+        before saves it a read. Nothing may depend on it. Raises `HarnessError`.
         """
         try:
             return await method(
@@ -144,6 +146,7 @@ class _ReplicatedPeer(Peer):
         credential: str | None = None,
         wait_for_ready: bool = False,
         idempotent: bool = False,
+        near: str | None = None,
     ) -> Any:
         return await _spread(method).call(
             request,
@@ -151,6 +154,7 @@ class _ReplicatedPeer(Peer):
             metadata=self.metadata(subject=subject, credential=credential),
             wait_for_ready=wait_for_ready,
             idempotent=idempotent,
+            near=near,
         )
 
     async def stream(

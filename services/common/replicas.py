@@ -6,6 +6,7 @@ own, its health is followed on it, and a call goes to the one of those that serv
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
@@ -69,9 +70,16 @@ class Replicas:
         return [replica.address for replica in self._replicas if replica.serving]
 
     async def choose(
-        self, until: float | None, *, streams: bool = False, wait: bool = False, tried: Sequence[Replica] = ()
+        self,
+        until: float | None,
+        *,
+        streams: bool = False,
+        wait: bool = False,
+        tried: Sequence[Replica] = (),
+        near: str | None = None,
     ) -> Replica | None:
-        """The replica for the next call: one that was not tried before one that was, then the one with least to do, then in turn. Where none serves: one
+        """The replica for the next call: one that was not tried before one that was, then the one `near` names, then the one with least to do, then in
+        turn. Where none serves: one
         that is connected, for it can say why it does not; where none is, the next that comes within two seconds. With `wait` it has to serve, and has
         until `until`, on the loop's clock. None: there was none in time.
 
@@ -82,7 +90,7 @@ class Replicas:
             patience = asyncio.get_running_loop().time() + NONE_THERE_SECONDS
             limit = patience if until is None else min(patience, until)
         while True:
-            best = self.pick(streams=streams, tried=tried)
+            best = self.pick(streams=streams, tried=tried, near=near)
             if best is not None and (best.serving or not wait):
                 return best
             try:
@@ -91,19 +99,22 @@ class Replicas:
             except TimeoutError:
                 return None
 
-    def pick(self, *, streams: bool = False, tried: Sequence[Replica] = ()) -> Replica | None:
+    def pick(self, *, streams: bool = False, tried: Sequence[Replica] = (), near: str | None = None) -> Replica | None:
         """See `choose`, without waiting. Calls and streams are counted apart: a replica that came back has no streams, and is not to get all the calls
         for that.
         """
         count = len(self._replicas)
         self._turn = (self._turn + 1) % count
+        # The same for every process, so that whoever takes a run over asks where it is known.
+        named = None if near is None else zlib.crc32(near.encode()) % count
         best: Replica | None = None
-        least = (True, True, 0)
+        least = (True, True, True, 0)
         for step in range(count):
             replica = self._replicas[(self._turn + step) % count]
             if not replica.connected:
                 continue
-            load = (not replica.serving, replica in tried, replica.streams if streams else replica.calls)
+            busy = replica.streams if streams else replica.calls
+            load = (not replica.serving, replica in tried, replica.index != named, busy)
             if best is None or load < least:
                 best, least = replica, load
         return best
@@ -163,7 +174,16 @@ class SpreadMethod:
         # Without any, the call has to end as calls do: with the status of a channel that is not connected.
         return (self._methods[0] if replica is None else self.on(replica))(*arguments, **options)
 
-    async def call(self, request: Any, *, timeout: float, metadata: Any, wait_for_ready: bool, idempotent: bool) -> Any:
+    async def call(
+        self,
+        request: Any,
+        *,
+        timeout: float,
+        metadata: Any,
+        wait_for_ready: bool,
+        idempotent: bool,
+        near: str | None = None,
+    ) -> Any:
         """One response, from whichever replica. Another is asked where nothing can have run, or where running twice is the same as once.
         Raises `HarnessError`.
         """
@@ -173,7 +193,7 @@ class SpreadMethod:
         attempts = MAX_ATTEMPTS if isinstance(request, Message) else 1
         tried: list[Replica] = []
         for attempt in range(1, attempts + 1):
-            replica = await self._replicas.choose(until, wait=wait_for_ready, tried=tried)
+            replica = await self._replicas.choose(until, wait=wait_for_ready, tried=tried, near=near)
             if replica is None:
                 raise none_there()
             replica.calls += 1

@@ -115,6 +115,23 @@ async def test_calls_are_spread_and_go_where_is_least_to_do(start: Start) -> Non
     await peer.close()
 
 
+async def test_calls_about_the_same_go_to_the_same_replica_while_it_serves(start: Start) -> None:
+    one, two = await start("one"), await start("two")
+    peer = connect(f"{one.address},{two.address}", TOKENS[0])
+    stub = ToyStub(peer.channel)
+    await until_serving(peer, one.address, two.address)
+    homes: dict[str, str] = {}
+    for run_id in (f"run_{number}" for number in range(20)):
+        asked = {await ask(peer, stub, near=run_id) for _ in range(5)}
+        assert len(asked) == 1
+        (homes[run_id],) = asked
+    assert set(homes.values()) == {"one", "two"}
+    await one.say(NOT_SERVING)
+    await until_serving(peer, two.address)
+    assert {await ask(peer, stub, near=run_id) for run_id in homes} == {"two"}
+    await peer.close()
+
+
 async def test_i33_a_replica_that_says_that_it_does_not_serve_gets_no_call(start: Start) -> None:
     one, two = await start("one"), await start("two")
     peer = connect(f"{one.address},{two.address}", TOKENS[0])
