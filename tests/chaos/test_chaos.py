@@ -15,9 +15,10 @@ from tests.chaos.campaign import Asked
 from tests.chaos.session import Means, run_campaign
 
 POINTS = 60
-SHARES = 4
+SHARES = 3
 SEED = 20
 LEASE_SECONDS = 1.0
+CLIENTS = 6
 
 
 @pytest.mark.timeout(600)
@@ -25,7 +26,7 @@ LEASE_SECONDS = 1.0
 def test_chaos_breaks_no_invariant(tmp_path: Path, share: int) -> None:
     numbers = list(range(POINTS))[share::SHARES]
     said: list[str] = []
-    asked = Asked(SEED, numbers, check_every=len(numbers), ttl=LEASE_SECONDS)
+    asked = Asked(SEED, numbers, check_every=len(numbers), ttl=LEASE_SECONDS, clients=CLIENTS)
     result = asyncio.run(run_campaign(asked, Means(tmp_path, LEASE_SECONDS, replicas=2), said.append))
     for reason in result.left_out:
         warnings.warn(f"not done here: {reason}", stacklevel=1)

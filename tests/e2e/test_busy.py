@@ -13,10 +13,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.e2e.storm import SUBJECT
-from tests.e2e.storm_checks import Recorded, StoredMesh, violations_of
+from tests.chaos.judge import violations_of
+from tests.chaos.recorded import Recorded
+from tests.chaos.stored import StoredMesh
 from tests.e2e.turns import assert_whole, conversation, save_agent, start_body
-from tests.e2e.watching import Audience, Pair, audience, pair_on
+from tests.e2e.watching import SUBJECT, Audience, Pair, audience, pair_on
 from tests.support.mesh import PATIENCE_SECONDS, RunningMesh, poll_until, running_mesh
 from tests.support.processes import ProcessHandle
 

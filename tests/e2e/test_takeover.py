@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.e2e.storm import SUBJECT
-from tests.e2e.storm_checks import Recorded, StoredMesh, violations_of
+from tests.chaos.judge import violations_of
+from tests.chaos.recorded import Recorded
+from tests.chaos.stored import StoredMesh
 from tests.e2e.turns import assert_whole, conversation, save_agent, start_when_possible, text_of
-from tests.e2e.watching import Pair, Subscriber, audience, pair_on, stopped_outside_of_a_write
+from tests.e2e.watching import SUBJECT, Pair, Subscriber, audience, pair_on, stopped_outside_of_a_write
 from tests.support.mesh import poll_until, running_mesh
 from tests.support.processes import ProcessHandle
 
@@ -115,7 +116,7 @@ async def test_i7_i9_a_killed_executors_run_goes_on_at_the_other_replica(
         replays = [watching.add(run_id, [url]) for url in pair.urls]
         await watching.all_ended()
         assert [replay.raw for replay in replays] == [whole, whole]
-    assert max(segment[3] for segment in stored.segments(run_id)) > 1
+    assert max(segment.run_generation for segment in stored.segments(run_id)) > 1
     print(f"{profile}: {pause_after(there[0], at):.2f} s without an event after kill -9")  # noqa: T201 - shown with -s
 
 
@@ -155,7 +156,9 @@ async def test_i10_executors_that_sleep_beyond_their_leases_write_nothing_when_t
             sleeper = await asyncio.to_thread(stopped_outside_of_a_write, pair.mesh.data_dir, find())
             try:
                 await until(
-                    lambda generation=generation: any(s[3] >= generation and s[4] for s in stored.segments(run_id)),
+                    lambda generation=generation: any(
+                        s.run_generation >= generation and s.events for s in stored.segments(run_id)
+                    ),
                     "a takeover",
                 )
             finally:

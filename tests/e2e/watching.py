@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.storm import SUBJECT, Target, second_replica
+from tests.e2e.second_replica import Target, second_replica
 from tests.e2e.turns import TERMINALS, Frame, frame_of
 from tests.support.mesh import PATIENCE_SECONDS, TOKEN, RunningMesh
 
@@ -22,6 +22,8 @@ AGAIN_SECONDS = 0.1
 READ_SECONDS = 20.0
 """Longer than the gateway is ever silent: a stream that says nothing for so long comes from a process that is stopped."""
 COME_BACK = (502, 503, 504)
+
+SUBJECT = "watching"
 
 
 @dataclass(frozen=True)
