@@ -337,7 +337,9 @@ def test_i24_the_next_executor_gets_what_was_held_back_again() -> None:
 def test_i24_a_run_that_ends_otherwise_never_tells_what_it_asked() -> None:
     packer = started(Packer("r", Tail()))
     packer.pack(batch(1, tool("c"), asked(), tool_done("c")), TIME)
-    cancelled = payload_pb2.RunCancelled(reason=payload_pb2.CANCEL_REASON_CLIENT_REQUEST, side_effect_status=1)
+    cancelled = payload_pb2.RunCancelled(
+        reason=payload_pb2.CANCEL_REASON_CLIENT_REQUEST, side_effect_status=error_pb2.SIDE_EFFECT_STATUS_NONE
+    )
     packer.end(event_pb2.EventDraft(payload=payload_pb2.EventPayload(run_cancelled=cancelled)), "cancelled", TIME)
     assert shown(taken(packer)) == ["run_started", "tool_started", "tool_completed", "run_cancelled"]
 
