@@ -21,9 +21,9 @@ from tests.chaos.campaign import Asked
 from tests.chaos.report import Result
 from tests.chaos.session import Means, run_campaign
 
-PER_MESH: Final = {"sqlite": 250, "mongodb": 30}
+PER_MESH: Final = {"sqlite": 250, "mongodb": 40}
 """Points before the next mesh. The compatible server looks through a whole collection for most questions, so it has to stay small."""
-CLIENTS: Final = {"sqlite": 10, "mongodb": 5}
+CLIENTS: Final = {"sqlite": 10, "mongodb": 4}
 
 
 def main() -> int:
@@ -63,7 +63,9 @@ def _share(given: argparse.Namespace, folder: Path, numbers: list[int]) -> Resul
     mine, each = numbers[share::of], given.per_mesh or PER_MESH[given.store]
     results, total = list[Result](), Result()
     for first in range(0, len(mine), each):
-        asked = Asked(given.seed, mine[first : first + each], given.check_every, given.ttl, CLIENTS[given.store])
+        asked = Asked(
+            given.seed, mine[first : first + each], given.check_every, given.ttl, given.clients or CLIENTS[given.store]
+        )
         here = folder / f"points-{asked.numbers[0]}-{asked.numbers[-1]}"
         name = f"[{share}: {first}+]" if len(mine) > each else f"[{share}]"
         means = Means(here, given.ttl, given.replicas, given.store)
@@ -87,6 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--meshes", type=int, default=2, help="meshes beside each other, which share the points")
     parser.add_argument("--ttl", type=float, default=5.0, help="seconds of a lease on a run")
     parser.add_argument("--check-every", type=int, default=50, help="points of a mesh between two judgements")
+    parser.add_argument("--clients", type=int, default=0, help="of a mesh")
     parser.add_argument("--per-mesh", type=int, default=0, help="points before a mesh is replaced by a new one")
     parser.add_argument("--data-dir", type=Path, default=None, help="kept; a temporary folder without it")
     parser.add_argument("--json", type=Path, default=None, help="where the result is written to")
@@ -102,6 +105,7 @@ async def _all(given: argparse.Namespace, folder: Path) -> Result:
             sys.executable, "-m", "tests.chaos", "--share", f"{number}/{given.meshes}", "--data-dir", str(each),
             "--points", str(given.points), "--first", str(given.first), "--seed", str(given.seed), "--ttl", str(given.ttl),
             "--replicas", str(given.replicas), "--store", given.store, "--check-every", str(given.check_every), "--per-mesh", str(given.per_mesh),
+            "--clients", str(given.clients),
         )
         for number, each in enumerate(folders)
     ]  # fmt: skip

@@ -29,7 +29,7 @@ PATIENCE_SECONDS: Final = 90.0
 class MongoStores:
     """The stores in one database. The compatible server reads a whole collection for every question that does not name one `_id`."""
 
-    look_seconds = 0.1
+    look_seconds = 0.15
 
     def __init__(self, url: str) -> None:
         self._database = _client(url).get_default_database()

@@ -31,7 +31,7 @@ def test_chaos_breaks_no_invariant(tmp_path: Path, share: int) -> None:
     for reason in result.left_out:
         warnings.warn(f"not done here: {reason}", stacklevel=1)
     story = "\n".join([*said, *(str(point) for point in result.points), result.table()])
-    again = f"make chaos N={POINTS} SEED={SEED} TTL={LEASE_SECONDS:g} MESHES={SHARES}"
+    again = f"make chaos N={POINTS} SEED={SEED} TTL={LEASE_SECONDS:g} MESHES={SHARES} ARGS='--clients {CLIENTS}'"
     assert not result.violations, "\n".join([*result.violations, story, f"the same points again: {again}"])
     # Chaos in which nothing was met shows nothing.
     assert len(result.points) == len(numbers), story
