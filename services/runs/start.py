@@ -194,7 +194,9 @@ def disabled() -> HarnessError:
 
 def no_room() -> HarnessError:
     """The answer when more runs wait for an executor than are allowed (I35)."""
-    return HarnessError(Reason.CAPACITY, "Too many runs wait here: try again in a moment.", retry_after=1.0, not_begun=True)
+    return HarnessError(
+        Reason.CAPACITY, "Too many runs wait here: try again in a moment.", retry_after=1.0, not_begun=True
+    )
 
 
 def stopping() -> HarnessError:
