@@ -41,6 +41,8 @@ Stored = dict[str, Any]
 MAX_CALLS: Final = 4096
 """Calls that are being answered or wait for a connection, at most (I35)."""
 CONNECT_SECONDS: Final = 2.0
+SELECT_SECONDS: Final = 2.0
+"""How long a call waits for a server that takes writes, at most."""
 HEARTBEAT_SECONDS: Final = 2.0
 """Between two looks at a server that nobody needs now; one that is missed is looked for twice a second."""
 
@@ -108,8 +110,13 @@ class MongoEngine:
             raise StoreUnavailable(f"{self.shown}: {MAX_CALLS} calls wait already")
         running = asyncio.ensure_future(self.answered(operation))
         self._running.add(running)
-        running.add_done_callback(self._running.discard)
+        running.add_done_callback(self._forget)
         return await asyncio.shield(running)
+
+    def _forget(self, running: asyncio.Future[Any]) -> None:
+        self._running.discard(running)
+        if not running.cancelled():
+            running.exception()  # its caller may be gone, and then nobody else looks
 
     async def prepare(self, operation: Callable[[], Awaitable[T]]) -> T:
         """The same while the store is opened: what the server refuses then, it will refuse again. Errors: `StoreRefused` too."""
@@ -169,7 +176,8 @@ def _client(address: MongoAddress, options: StoreOptions) -> AsyncMongoClient[St
         retryWrites=True,
         retryReads=True,
         timeoutMS=milliseconds,  # I35: of the whole call
-        serverSelectionTimeoutMS=milliseconds,
+        # Whoever waits here has a deadline of its own, and should hear what is wrong before it.
+        serverSelectionTimeoutMS=int(min(SELECT_SECONDS, options.timeout_seconds) * 1000),
         connectTimeoutMS=int(min(CONNECT_SECONDS, options.timeout_seconds) * 1000),
         heartbeatFrequencyMS=int(HEARTBEAT_SECONDS * 1000),
         maxPoolSize=options.pool_size,
@@ -191,7 +199,7 @@ def _refusal(address: MongoAddress, options: StoreOptions, error: Exception) -> 
     cause = error.__cause__ if isinstance(error, StoreError) else error
     if isinstance(cause, ServerSelectionTimeoutError):
         return StoreRefused(
-            f"no MongoDB server that takes writes answered at {address.shown} within {options.timeout_seconds:g} s; start it, or correct "
+            f"no MongoDB server that takes writes answered at {address.shown} within {min(SELECT_SECONDS, options.timeout_seconds):g} s; start it, or correct "
             f"host, port, replicaSet and tls of the address"
         )
     if isinstance(cause, OperationFailure):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Generator
 
 import pytest
@@ -222,6 +223,31 @@ async def test_a_cancelled_caller_costs_no_connection(line: Wire) -> None:
     assert record is not None
     assert record.rev == 2
     assert line.connections == connections
+    await store.close()
+
+
+async def test_a_cancelled_caller_leaves_no_error_behind(line: Wire) -> None:
+    options = StoreOptions("tests", pool_size=1, timeout_seconds=60)
+    store = await open_record_store(url_of(line.address, "unheard"), [THINGS], options)
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    asked = asyncio.Event()
+
+    def fail(command: str, answer: Answer) -> Answer:
+        asked.set()
+        return {"ok": 0.0, "code": 1, "errmsg": "internal error"}
+
+    line.on_answer = fail
+    waiting = asyncio.ensure_future(store.compare_and_set(THINGS, "k", 1, {"name": "m"}))
+    await asked.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    del waiting
+    line.on_answer = None
+    await store.check()  # on the one connection, so what went on without its caller has ended
+    gc.collect()
+    assert unheard == []
     await store.close()
 
 
