@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -106,6 +107,7 @@ async def _all(given: argparse.Namespace, folder: Path) -> Result:
             "--points", str(given.points), "--first", str(given.first), "--seed", str(given.seed), "--ttl", str(given.ttl),
             "--replicas", str(given.replicas), "--store", given.store, "--check-every", str(given.check_every), "--per-mesh", str(given.per_mesh),
             "--clients", str(given.clients),
+            env={"GRPC_VERBOSITY": "ERROR", **os.environ},  # lost connections are what this is about
         )
         for number, each in enumerate(folders)
     ]  # fmt: skip
