@@ -49,7 +49,7 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
     def executes_here(run_id: str) -> bool:
         return dispatcher.holds(run_id)  # made after the hub, which asks of runs that are executed here
 
-    hub = LiveHub(log, bus, executes_here=executes_here, has_ended=store.has_ended)
+    hub = LiveHub(log, bus, executes_here=executes_here, has_ended=store.has_ended, is_trimmed=store.is_trimmed)
     engine = Engine(
         settings=settings,
         store=store,

@@ -67,6 +67,11 @@ class RunStore:
         run = await self.get(run_id)
         return run is None or not run.is_open
 
+    async def is_trimmed(self, run_id: str) -> bool:
+        """Whether the run's events may be deleted already, or it is gone."""
+        run = await self.get(run_id)
+        return run is None or run.trimmed
+
     async def get_owned(self, owner: str, run_id: str) -> Run | None:
         """The caller's run; another subject's does not exist (I2)."""
         run = await self.get(run_id)

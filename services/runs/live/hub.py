@@ -46,7 +46,8 @@ class LiveHub:
 
     `executes_here` says whether a run is executed in this process now: its segments then come through `published` alone, no notice can
     be lost, and neither bus nor poll is asked about it. It may be a lambda over something that is made later. `has_ended` says whether a run
-    is over, or gone: asked only where a log is empty; None where no log is ever deleted.
+    is over, or gone: asked only where a log is empty; None where no log is ever deleted. `is_trimmed` says whether its events may be
+    deleted already: asked only where a read found less than is known to be there; None where nothing but a deletion does that.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LiveHub:
         *,
         executes_here: Callable[[str], bool],
         has_ended: Callable[[str], Awaitable[bool]] | None = None,
+        is_trimmed: Callable[[str], Awaitable[bool]] | None = None,
         memory: RecentMemory | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
@@ -63,6 +65,7 @@ class LiveHub:
         self._bus = bus
         self._executes_here = executes_here
         self._has_ended = has_ended
+        self._is_trimmed = is_trimmed
         self._memory = memory or RecentMemory()
         self._poll_seconds = poll_seconds
         self._followers: dict[str, Follower] = {}
@@ -236,6 +239,9 @@ class LiveHub:
         metrics.READS_OF_WATCHERS.inc()
         segments = await self._read(follower.run_id, cursor, CHUNK_BYTES, MAX_READ_SEGMENTS)
         if not segments:
+            # I34: a store that answers from before the append has lost nothing.
+            if self._is_trimmed and not await _from_store(self._is_trimmed(follower.run_id)):
+                raise _unreadable()
             raise _expired(cursor)
         for segment in segments:
             self._offer(follower, segment)
@@ -331,9 +337,11 @@ async def _from_store(work: Awaitable[T]) -> T:
     try:
         return await work
     except StoreError as error:
-        raise HarnessError(
-            Reason.STORE_UNAVAILABLE, "The event log cannot be read now: try again.", retry_after=1.0
-        ) from error
+        raise _unreadable() from error
+
+
+def _unreadable() -> HarnessError:
+    return HarnessError(Reason.STORE_UNAVAILABLE, "The event log cannot be read now: try again.", retry_after=1.0)
 
 
 def _expired(cursor: int) -> HarnessError:

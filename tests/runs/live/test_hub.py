@@ -114,6 +114,30 @@ async def test_deleted_events_are_an_expired_cursor(hub: LiveHub, log: SegmentLo
     assert await watched(hub, 4, until=6) == run.events[4:]
 
 
+async def test_i34_less_than_is_known_to_be_there_is_an_expired_cursor_only_of_a_trimmed_run(log: SegmentLog) -> None:
+    trimmed: list[bool] = []
+
+    async def is_trimmed(run_id: str) -> bool:
+        return bool(trimmed)
+
+    hub = LiveHub(log, NoBus(), executes_here=lambda _: True, is_trimmed=is_trimmed)
+    run = RunLog(log)
+    for _ in range(3):
+        await run.append(2)
+    waiting = asyncio.create_task(watched(hub, 6))
+    await hub.wait_terminal("r", 0)
+    await log.delete("r")  # what a store that answers from before the appends shows as well
+    for reason in (Reason.STORE_UNAVAILABLE, Reason.CURSOR_EXPIRED):
+        with pytest.raises(HarnessError) as error:
+            await watched(hub, 2)
+        assert error.value.reason is reason
+        trimmed.append(True)
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await hub.stop()
+
+
 @pytest.mark.parametrize("deleted", [2, 3, 4])
 async def test_i7_what_is_deleted_while_it_is_waited_for_is_an_expired_cursor(log: SegmentLog, deleted: int) -> None:
     hub = LiveHub(log, NoBus(), executes_here=lambda _: False, poll_seconds=3600)
