@@ -21,6 +21,11 @@ class BackgroundTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is started."""
+        return self._closed
+
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Starts one piece of work; an exception of it is logged with an incident id. `RuntimeError` when closed or full (I35)."""
         if self._closed or len(self._tasks) >= self._max_tasks:

@@ -71,6 +71,8 @@ class Renewals:
             self._begin(renewal)
 
     def _begin(self, renewal: Renewal) -> None:
+        if self._tasks.closed:
+            return  # a signal that came while the process stops: what it held runs out
         renewal.under_way = True
         self._tasks.spawn("renew_lease", self._renew(renewal))
 

@@ -142,6 +142,15 @@ async def test_i12_a_signal_renews_at_once_and_again_when_a_renewal_was_under_wa
     assert held.sent == 2
 
 
+async def test_a_signal_to_a_process_that_stops_begins_nothing(clock: HandClock) -> None:
+    tasks = BackgroundTasks()
+    renewals = Renewals(clock, tasks)
+    held = Held(renewals, clock)
+    await tasks.close()
+    renewals.renew_now("r")
+    assert (held.sent, held.renewal.under_way) == (0, False)
+
+
 # In real processes.
 
 
