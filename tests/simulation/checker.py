@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harness.run.v1 import run_service_pb2
-from services.runs.log import Segment
+from services.runs.log import Segment, SegmentHeader
 from services.sessions.binding import BindingDocument
 from tests.simulation.adapter import BIG
 from tests.simulation.processes import LEASE_TTL
@@ -23,6 +23,7 @@ KINDS: Final = {
     "run_failed": "failed",
     "run_cancelled": "cancelled",
 }
+ENDED_OTHERWISE: Final = ("completed", "failed", "cancelled")
 BROKEN: Final = ("protocol_violation", "internal")
 """Codes of failures for which nothing in the world is a reason."""
 CLOCKS: Final = 0.02
@@ -62,6 +63,8 @@ class RunFacts:
     through_offset: int = 0
     asked: bool = False
     """Whether its interrupt was stored."""
+    told: bool = False
+    """Whether somebody was told that it is cancelled."""
     renewed_at: float = 0.0
     """When its generation or renewals changed last."""
     ended_as: int = 0
@@ -223,6 +226,11 @@ class Checker:
             raise Violation("I7", f"{run_id}: through_offset went back from {facts.through_offset} to {offset}")
         facts.through_offset = offset
         self._take_events(facts, segment)
+
+    def left_a_gap(self, header: SegmentHeader) -> None:
+        """The log refused a segment that does not follow on."""
+        facts = self.run(header.run_id)
+        raise Violation("I7", f"{header.run_id}: segment {header.index} was sent before {facts.index + 1} was there")
 
     def _take_events(self, facts: RunFacts, segment: Segment) -> None:
         run_id, header = facts.run_id, segment.header
@@ -440,7 +448,8 @@ class Checker:
             )
         if before["active"] is None or before["active"]["run_id"] != fence.run_id:
             raise Violation("I6", f"{key}: {method} of {fence.run_id}, which does not hold the slot")
-        if facts.terminal:
+        # Until the slot is given back sessions accepts what was under way; what a cancel was answered for is over.
+        if facts.told or (facts.terminal and head != before["head"]):
             raise Violation("I12", f"{key}: {method} of {fence.run_id} after its terminal ({facts.terminal})")
         if head != before["head"]:
             self._count("head")
@@ -469,6 +478,9 @@ class Checker:
             self.run(new["run_id"]).asked = True
             return
         assert old is not None
+        if new is None and self._ended_otherwise(before, old["run_id"]):
+            self._count("interrupt_untold")
+            return
         if new is None:
             if not old["consumed_by"] and given and active is not None:
                 self._count("interrupt_dismissed")
@@ -499,6 +511,11 @@ class Checker:
                 raise Violation("I24", f"{key}: an interrupt was given back with revision {new['revision']}")
         elif old["consumed_by"] != new["consumed_by"]:
             raise Violation("I24", f"{key}: an interrupt was consumed by {old['consumed_by']} and {new['consumed_by']}")
+
+    def _ended_otherwise(self, before: BindingDocument, run_id: str) -> bool:
+        # Its run gives the slot back and did not end with it: nobody was told, and nobody answers it.
+        holder = before["active"]
+        return holder is not None and holder["run_id"] == run_id and self.run(run_id).terminal in ENDED_OTHERWISE
 
     # --- what providers did ---
 
@@ -580,6 +597,7 @@ class Checker:
         facts = self.run(run_id)
         if not facts.terminal:
             raise Violation("I12", f"the cancel of {run_id} was answered and its log has no terminal")
+        facts.told = True
 
     def cleared(self, key: str, next_epoch: int) -> None:
         """A clear was answered as done."""

@@ -31,6 +31,7 @@ USUAL: Final = {
     "wait": 1.0,
     "resume": 2.0,
     "resume_again": 1.0,
+    "resume_misnamed": 0.0,
 }
 """How often a client does what."""
 SCRIPTS: Final = {
@@ -127,6 +128,9 @@ class Client:
             await self._clear()
         elif operation == "resume":
             await self._resume()
+        elif operation == "resume_misnamed" and conversation.requests:
+            # A client's mistake: the id of another request.
+            await self._resume(random.choice(conversation.requests).client_request_id)
         elif operation == "resume_again" and conversation.decisions:
             await self._decide(random.choice(conversation.decisions))
         elif operation == "wait":
@@ -143,7 +147,7 @@ class Client:
                     self._world.check("cleared", conversation.key, answer.next_epoch)
                 return
 
-    async def _resume(self) -> None:
+    async def _resume(self, client_request_id: str = "") -> None:
         conversation = self._conversation
         state = await self._call(
             "GetInterruptState",
@@ -154,7 +158,10 @@ class Client:
         interrupt = state.interrupt
         self._world.check("interrupt_shown", interrupt.run_id)
         request = api.ResumeRunRequest(
-            run_id=interrupt.run_id, interrupt_id=interrupt.interrupt_id, revision=interrupt.revision
+            run_id=interrupt.run_id,
+            interrupt_id=interrupt.interrupt_id,
+            revision=interrupt.revision,
+            client_request_id=client_request_id,
         )
         decision = self._random.choice(("yes", "no", ""))
         if decision:

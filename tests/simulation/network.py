@@ -269,8 +269,8 @@ class SimulatedPeer:
     ) -> Any:
         network, loop, weather = self._network, self._network.loop, self._network.weather
         call = Call(network, method, request, subject, credential, loop.create_future())
-        delay = weather.message_delay()
-        if weather.is_lost("message_lost"):
+        delay = weather.message_delay() + self._late()
+        if weather.is_lost("message_lost") or self._lost():
             loop.later(delay, call.broken)
         else:
             loop.later(delay, call.deliver, self.address)
@@ -300,8 +300,8 @@ class SimulatedPeer:
         network, loop, weather = self._network, self._network.loop, self._network.weather
         call = Call(network, method, request, subject, credential, None)
         call.queue = deque()
-        delay = weather.message_delay()
-        if weather.is_lost("message_lost"):
+        delay = weather.message_delay() + self._late()
+        if weather.is_lost("message_lost") or self._lost():
             loop.later(delay, call.broken)
         else:
             loop.later(delay, call.deliver, self.address)
@@ -321,6 +321,12 @@ class SimulatedPeer:
 
     async def close(self) -> None:
         return
+
+    def _late(self) -> float:
+        return self._network.weather.late_at_a_host() if self.address.startswith("host") else 0.0
+
+    def _lost(self) -> bool:
+        return self.address.startswith("host") and self._network.weather.is_lost("runtime_lost")
 
 
 class ServerContext:

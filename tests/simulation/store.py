@@ -266,6 +266,7 @@ class Store:
                 return DuplicateSegment(segments[header.index - 1].header)
             last = segments[-1].header.last_sequence if segments else 0
             if header.index != len(segments) + 1 or header.first_sequence != last + 1:
+                self._loop.world.check("left_a_gap", header)
                 raise BrokenLog(f"run {header.run_id}: segment {header.index} does not follow on")
             kept = SegmentHeader(
                 header.run_id,

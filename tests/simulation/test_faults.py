@@ -12,9 +12,26 @@ import pytest
 
 from tests.simulation.faults import all_faults
 from tests.simulation.faults.planting import changed, source_of
+from tests.simulation.faults.rules import RULES
 from tests.simulation.world import play
 
 FAULTS = all_faults()
+
+
+@pytest.mark.parametrize("section", RULES)
+def test_every_rule_of_a_section_has_its_fault(section: str) -> None:
+    for rule, names in RULES[section].items():
+        assert names, f"{section} {rule}: nothing shows that it is needed"
+        for name in names:
+            assert name in FAULTS, f"{section} {rule}: there is no fault {name}"
+            assert FAULTS[name].rule.startswith(section), f"{name} is about another rule: {FAULTS[name].rule}"
+
+
+def test_every_fault_of_a_listed_section_leaves_out_one_of_its_rules() -> None:
+    listed = [name for rules in RULES.values() for names in rules.values() for name in names]
+    assert len(set(listed)) == len(listed)
+    about = {name for name, fault in FAULTS.items() if fault.rule.startswith(tuple(RULES))}
+    assert about == set(listed)
 
 
 @pytest.mark.parametrize("name", FAULTS)

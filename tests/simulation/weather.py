@@ -31,6 +31,9 @@ class Level:
     skew: float = 0.0
     slow: float = 0.0
     """Share of messages and store calls that take tenths of a second."""
+    runtime_lost: float = 0.0
+    """Like `message_lost` and `message_late`, of calls to hosts alone: never drawn, only set."""
+    runtime_late: float = 0.0
 
 
 LEVELS: Final = {
@@ -86,7 +89,7 @@ def draw(random: Random, level: str | None, settings: dict[str, Any] | None = No
     changes = {
         name: getattr(chosen, name) * strength * random.choice((0.0, 1.0, 1.0, 1.5))
         for name in Level.__dataclass_fields__
-        if name not in ("name", "drift", "skew")
+        if name not in ("name", "drift", "skew", "runtime_lost", "runtime_late")
     }
     changes["drift"] = chosen.drift
     changes["skew"] = chosen.skew
@@ -157,6 +160,10 @@ class Weather:
         if self.is_lost("message_late"):
             return self._random.uniform(0.05, 2.5)
         return self._delay(0.0005, 0.005)
+
+    def late_at_a_host(self) -> float:
+        """How much later a call to a host arrives, seconds."""
+        return self._random.uniform(0.05, 2.5) if self.is_lost("runtime_late") else 0.0
 
     def _delay(self, least: float, most: float) -> float:
         random = self._random.random

@@ -29,9 +29,10 @@ class Fault:
     """A rule left out, and how it shows.
 
     `rule` quotes the run protocol: section, number, the sentence. `breaks` are the invariants of which one must be reported: `I3`, `I5` to
-    `I12`, `I24`, `I25`, `I30`, `queue`, `deadline`, `defect` (an exception nobody expects). `level` and `settings` (fields of `weather.Scenario`, those
-    of its level with a dot before them) make the schedules in which it shows likely; `seed` is the first one tried, one that is known to catch it,
-    and `within` how many from there on may be played until one does.
+    `I12`, `I24`, `I25`, `I30`, `queue`, `deadline`, `lease` (taken while its holder renewed it), `defect` (an exception nobody expects, a
+    failure for which there is no reason). `level` and `settings` (fields of `weather.Scenario`, those of its level with a dot before them) make
+    the schedules in which it shows likely; `seed` is the first one tried, one that is known to catch it, and `within` how many from there on
+    may be played until one does.
     """
 
     id: str
