@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ class Resume:
     run_id: str
     given: dict[str, Any] | None
     request_id: str | None
+    sent: bool = False
     watch: Watch | None = None
 
     @classmethod
@@ -41,6 +44,14 @@ class Resume:
         """What Ctrl-C left behind."""
         if self.watch is not None:
             return self.watch.interrupted()
+        if not self.sent:
+            return CommandError(
+                "Interrupted before the decision was sent: nothing was decided.",
+                ExitCode.INTERRUPTED,
+                "interrupted",
+                f"Decide with `harness runs resume {self.run_id}`.",
+                facts={"run_id": self.run_id},
+            )
         return CommandError(
             "Interrupted before the mesh had answered: the decision may have been taken.",
             ExitCode.INTERRUPTED,
@@ -75,6 +86,7 @@ async def resume_and_watch(api: Api, output: Output, resume: Resume, *, detach: 
     body = await _body(api, output, resume)
     if resume.request_id is not None:
         body["client_request_id"] = resume.request_id
+    resume.sent = True
     run = await _send(api, f"/api/v1/runs/{segment(resume.run_id)}/resume", body)
     resume.watch = Watch(run["run_id"], reached=True)
     return await started(output, resume.watch, run, api, detach=detach)
@@ -117,9 +129,10 @@ def _asked_for(output: Output, state: dict[str, Any]) -> dict[str, Any]:
         )
     output.note(safe_line(state["prompt"] or "The run waits for a decision."), "magenta")
     try:
-        if state["fields"]:
-            return {"form_values": _form(state["fields"])}
-        return {"tool_decisions": {"decisions": [_call(output, call) for call in state["tool_approvals"]]}}
+        with _ended_by_ctrl_c():
+            if state["fields"]:
+                return {"form_values": _form(state["fields"])}
+            return {"tool_decisions": {"decisions": [_call(output, call) for call in state["tool_approvals"]]}}
     except EOFError:
         raise usage_error("The answers ended before all was answered.", "Nothing was decided: start again.") from None
 
@@ -193,3 +206,13 @@ def _until(question: str, read: Callable[[str], Any]) -> Any:
             return read(line.strip())
         except ValueError as error:
             sys.stderr.write(f"{safe_line(str(error))}\n")
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Generator[None]:
+    """While a person is waited for nothing else is: Ctrl-C ends that at once, where the event loop would hear of it after the answer."""
+    of_the_loop = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, of_the_loop)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,29 @@ async def test_on_a_terminal_every_call_is_decided(waiting: StandIn) -> None:
     ]
     assert "One JSON object is needed." in shown
     assert "Answer with one of: approve, reject." in shown
+
+
+async def test_ctrl_c_at_a_question_ends_at_once_and_says_that_nothing_was_decided(waiting: StandIn) -> None:
+    ours, theirs = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, "runs", "resume", "run_1", cwd=ROOT, env=environment({"HARNESS_URL": waiting.url, "NO_COLOR": "1"}),
+        stdin=theirs, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    os.close(theirs)
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(90):
+            await process.stderr.readuntil(b"City: ")
+            process.send_signal(signal.SIGINT)
+            _, shown = await process.communicate()
+    finally:
+        os.close(ours)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 130
+    assert "nothing was decided" in shown.decode()
+    assert not [seen for seen in waiting.seen if seen.method == "POST"]
 
 
 async def test_a_run_that_waits_says_how_to_decide(waiting: StandIn) -> None:
