@@ -49,6 +49,12 @@ def is_pending(document: BindingDocument) -> bool:
     return interrupt is not None and not interrupt["consumed_by"]
 
 
+def was_asked_by(document: BindingDocument, run_id: str) -> bool:
+    """Whether the run has had its turn and left the interrupt that is kept."""
+    interrupt = document.get("interrupt")
+    return interrupt is not None and interrupt["run_id"] == run_id
+
+
 def blocks(document: BindingDocument) -> bool:
     """Whether a pending interrupt keeps the slot from plain runs: its own run has left the slot."""
     interrupt, occupant = document.get("interrupt"), document["active"]

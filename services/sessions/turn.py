@@ -67,6 +67,9 @@ def reserve(
     if existing is not None:
         # I6: the same request is the same run, whatever else is true of the binding.
         return document, (EXISTING, existing)
+    if interrupt.was_asked_by(document, asked.run_id):
+        # I24: a copy of its own reservation that comes late takes no slot again, and dismisses nothing.
+        return document, (EXISTING, asked.run_id)
     if document["status"] == CLOSING:
         # I5: no run enters an epoch that is being closed.
         return document, (CLEARING, "")

@@ -125,6 +125,16 @@ async def test_a_plain_start_is_refused_and_one_that_supersedes_dismisses(client
     assert (await client.reserve("n2", answers=answer())).outcome == NOT_PENDING
 
 
+async def test_i24_a_late_copy_of_the_asking_runs_own_reservation_dismisses_nothing(client: Client) -> None:
+    # A replica that was stopped with the call in hand, which was then made at another one.
+    binding = await client.granted("r1", policy=INTERRUPT)
+    await client.commit(fence_of(binding), interrupt=asked())
+    before = (await client.release(binding.binding_id, "r1", interrupted=True)).binding
+    late = await client.reserve("r1", policy=INTERRUPT)
+    assert (late.outcome, late.run_id) == (EXISTING, "r1")
+    assert await client.find() == before
+
+
 async def test_one_that_supersedes_and_waits_dismisses_as_it_moves_up(client: Client) -> None:
     binding = await client.granted("r1")
     await client.commit(fence_of(binding), interrupt=asked())
