@@ -103,15 +103,20 @@ class Sweep:
             seen += [run.run_id for run in others]
             dead = [run for run in others if self._watch.is_dead(run, now)]
             for first in range(0, len(dead), AT_ONCE):
-                await asyncio.gather(*(self._take_over_one(run) for run in dead[first : first + AT_ONCE]))
+                await asyncio.gather(
+                    *(
+                        self._guarded("take_over", run.run_id, self._take_over_one(run))
+                        for run in dead[first : first + AT_ONCE]
+                    )
+                )
             if after is None:
                 break
         self._watch.keep_only(seen)
 
     async def _take_over_one(self, run: Run) -> None:
-        _log.info("run_taken_over", run_id=run.run_id, run_generation=run.run_generation + 1)
-        seen = (run.run_generation, run.renewals)
-        await self._guarded("take_over", run.run_id, self._dispatcher.take_over(run, seen))
+        refused = await self._dispatcher.take_over(run, (run.run_generation, run.renewals))
+        if refused is None:  # else another replica was faster, or the holder lives
+            _log.info("run_taken_over", run_id=run.run_id, run_generation=run.run_generation + 1)
 
     async def _pick_up(self) -> None:
         now = self._engine.now()

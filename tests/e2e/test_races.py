@@ -49,15 +49,17 @@ def settled(stored: StoredMesh) -> None:
 
 async def asked_until_answered(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> str:
     """The run of a start that is repeated as it is until it is answered, as a client does."""
-    while True:
-        try:
-            answer = await client.post(f"{url}/api/v1/runs", json=body)
-        except httpx.TransportError:
-            continue
-        if answer.status_code == 202:
-            return str(answer.json()["data"]["run_id"])
-        assert answer.status_code == 503, answer.text
-        await asyncio.sleep(0.05)  # as the answer asks
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                answer = await client.post(f"{url}/api/v1/runs", json=body)
+            except httpx.TransportError as error:
+                print(f"again: {error!r}")  # noqa: T201 - shown when the test fails
+            else:
+                if answer.status_code == 202:
+                    return str(answer.json()["data"]["run_id"])
+                assert answer.status_code == 503, answer.text
+            await asyncio.sleep(0.05)  # nothing signals that the service is back
 
 
 @pytest.mark.parametrize("victim", ["runs", "sessions"])
