@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Final
@@ -28,6 +29,8 @@ HANDOVER_SHARE: Final = 0.5
 """Share of the shutdown grace in which runs may still finish here before they are handed over."""
 MAX_LOOKED_AT: Final = 1_000
 """Queued runs that are looked at here at the same time; what is offered beyond is found by the sweep (I35)."""
+MAX_LATELY: Final = 512
+"""Ended runs that are remembered (I35)."""
 _log = get_logger(__name__)
 
 
@@ -39,6 +42,7 @@ class Dispatcher:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._active: dict[str, Executor] = {}
+        self._lately: OrderedDict[str, Run] = OrderedDict()
         self._places = Places(engine.settings.max_active_runs, engine.settings.max_queued_runs)
         self._renewals = Renewals(engine.clock, engine.tasks)
         self._looked_at: set[str] = set()
@@ -66,9 +70,9 @@ class Dispatcher:
         return run_id in self._active
 
     def run_of(self, run_id: str) -> Run | None:
-        """The run as its executor here knows it; None when it is not executed here."""
+        """The run as its executor here knows it, or left it when it ended; None when it is not executed here, and was not lately."""
         executor = self._active.get(run_id)
-        return None if executor is None else executor.held.run
+        return self._lately.get(run_id) if executor is None else executor.held.run
 
     def has_in_line(self, run_id: str) -> bool:
         """Whether the run waits here for an executor."""
@@ -323,6 +327,13 @@ class Dispatcher:
         self._launch(executor)
         return None
 
+    def _remember(self, run: Run) -> None:
+        """Whoever started a short run and then watches it comes when it has ended."""
+        if not run.is_open:
+            self._lately[run.run_id] = run
+            if len(self._lately) > MAX_LATELY:
+                self._lately.popitem(last=False)
+
     def _launch(self, executor: Executor) -> None:
         self._active[executor.held.run_id] = executor
         if self._handing_over:
@@ -346,6 +357,7 @@ class Dispatcher:
             self._renewals.let_go(renewal)
             if self._active.get(run_id) is executor:
                 del self._active[run_id]
+                self._remember(held.run)
             self.give_place(held.run.profile)
             released = executor.released
             if released is not None and released.HasField("active"):

@@ -23,7 +23,7 @@ class Queries:
     """The caller's runs, each as its log says it stands."""
 
     def __init__(self, engine: Engine, run_of: Callable[[str], Run | None]) -> None:
-        """`run_of` knows the runs that are executed in this process."""
+        """`run_of` knows the runs that are executed in this process, or were lately."""
         self._engine = engine
         self._run_of = run_of
 
@@ -35,10 +35,11 @@ class Queries:
         return run
 
     async def watchable(self, subject: str, run_id: str) -> Run:
-        """The caller's run, if only to follow it: one that is executed here needs no read. Errors: as `owned`."""
+        """The caller's run, if only to follow it: one that is executed here, or was lately, needs no read. Errors: as `owned`."""
         run = self._run_of(run_id)
         owner = self._engine.identity.owner_digest(subject)
-        if run is not None and run.owner == owner:  # I2: as in the store, for a run's owner never changes
+        is_kept = run is not None and (run.expires_at is None or self._engine.now() < run.expires_at)
+        if run is not None and is_kept and run.owner == owner:  # I2: as in the store, for a run's owner never changes
             return run
         return await self.owned(subject, run_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from typing import Final, TypeVar
@@ -29,6 +30,10 @@ CATCH_UP_BYTES: Final = 1 << 20
 POLL_SECONDS: Final = 1.5
 """Between two looks at the log of a followed run that is not executed here."""
 POLLS_AT_ONCE: Final = 16
+MAX_KEPT: Final = 512
+"""Runs executed here whose events are kept though nobody watches yet (I35)."""
+KEPT_BYTES: Final = 256 << 10
+"""Of one of them, at most."""
 T = TypeVar("T")
 _log = get_logger(__name__)
 
@@ -69,14 +74,16 @@ class LiveHub:
         self._memory = memory or RecentMemory()
         self._poll_seconds = poll_seconds
         self._followers: dict[str, Follower] = {}
+        self._kept: OrderedDict[str, bool] = OrderedDict()
+        """Followers that stay without a watcher; True: until the next look."""
         self._tasks = BackgroundTasks()
         self._stopping = False
         bus.listen(self.noticed)
 
     @property
     def followed(self) -> int:
-        """Runs that are followed now."""
-        return len(self._followers)
+        """Runs that somebody watches now."""
+        return sum(1 for follower in self._followers.values() if follower.watchers)
 
     async def start(self) -> None:
         """Begin the slow poll. Call it once, before the first watch."""
@@ -93,9 +100,11 @@ class LiveHub:
 
     def published(self, run_id: str, segment: Segment) -> None:
         """The segment is durable (I8): wake its watchers here and tell other replicas. Never blocks, never raises."""
-        follower = self._followers.get(run_id)
+        follower = self._followers.get(run_id) or self._kept_from_now(run_id, segment)
         if follower is not None:
             self._offer(follower, segment)
+            if not follower.watchers and follower.recent.size > KEPT_BYTES:
+                self._let_go(run_id)
         if not segment.is_seal:
             self._bus.publish(segment)
 
@@ -159,6 +168,7 @@ class LiveHub:
         follower = self._followers.get(run_id)
         if follower is None:
             follower = self._followers[run_id] = Follower(run_id, self._memory)
+        if not follower.watchers:
             metrics.FOLLOWERS.inc()
         follower.watchers += 1
         metrics.WATCHERS.inc()
@@ -167,16 +177,50 @@ class LiveHub:
         finally:
             metrics.WATCHERS.dec()
             follower.watchers -= 1
-            if not follower.watchers:  # I14: nothing of a run outlives its last watcher
-                del self._followers[run_id]
-                self._bus.unfollow(run_id)
-                follower.close()
+            if not follower.watchers:
                 metrics.FOLLOWERS.dec()
-                metrics.RECENT_BYTES.set(self._memory.size)
+                self._bus.unfollow(run_id)
+                if run_id not in self._kept:  # I14: nothing of another process's run outlives its last watcher
+                    self._close(follower)
+                elif follower.ended is None:
+                    follower.opened = False  # it may go on elsewhere until somebody watches again
+
+    def _close(self, follower: Follower) -> None:
+        del self._followers[follower.run_id]
+        follower.close()
+        metrics.RECENT_BYTES.set(self._memory.size)
+
+    # --- keeping for whoever comes soon ---
+
+    def _kept_from_now(self, run_id: str, segment: Segment) -> Follower | None:
+        """Who starts a short run and then watches it often comes after its end: a run that begins here is kept until a moment after that, watched or not,
+        so that its first watcher needs no read.
+        """
+        if segment.first_sequence != 1 or segment.is_seal or not self._executes_here(run_id):
+            return None
+        if len(self._kept) >= MAX_KEPT:
+            self._let_go(next(iter(self._kept)))
+        self._kept[run_id] = False
+        follower = self._followers[run_id] = Follower(run_id, self._memory)
+        return follower
+
+    def _let_go(self, run_id: str) -> None:
+        """Keep the run no longer than somebody watches it."""
+        del self._kept[run_id]
+        follower = self._followers[run_id]
+        if not follower.watchers:
+            self._close(follower)
+
+    def _let_go_of_old(self) -> None:
+        for run_id, is_old in list(self._kept.items()):
+            if is_old:
+                self._let_go(run_id)
+            else:
+                self._kept[run_id] = not self._executes_here(run_id)
 
     async def _open(self, follower: Follower) -> None:
         async with follower.opening:
-            if follower.opened:
+            if follower.opened or follower.ended is not None:  # I9: nothing follows the end
                 return
             if not self._executes_here(follower.run_id):
                 self._bus.follow(follower.run_id)
@@ -302,12 +346,13 @@ class LiveHub:
 
     async def poll_once(self) -> None:
         """Look at the log of every followed run of which a notice may have been lost (run protocol, Read: the last one may be)."""
+        self._let_go_of_old()
         due = [follower for follower in self._followers.values() if self._must_poll(follower)]
         for first in range(0, len(due), POLLS_AT_ONCE):
             await asyncio.gather(*(self._poll_follower(follower) for follower in due[first : first + POLLS_AT_ONCE]))
 
     def _must_poll(self, follower: Follower) -> bool:
-        if not follower.opened or follower.ended is not None:
+        if not follower.opened or follower.ended is not None or not follower.watchers:
             return False
         if self._executes_here(follower.run_id):
             self._bus.unfollow(follower.run_id)
