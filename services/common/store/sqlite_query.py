@@ -12,11 +12,10 @@ from services.common.store.sqlite_schema import column, index_name, order_column
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A statement, its values without the limit (its last parameter), and how many columns make up a position."""
+    """A statement, and its values without the limit, which is its last parameter."""
 
     sql: str
     values: list[Scalar]
-    position_columns: int
 
 
 def select_page(
@@ -26,12 +25,11 @@ def select_page(
     check_values(collection, index, equals)
     check_range(collection, index, len(equals), within)
     bounds = [(sign, value) for sign, value in _bounds(within) if value is not None]
-    ordered = len(order_columns(index, len(equals)))
     values = [*equals, *(value for _, value in bounds)]
     if after is not None:
-        values += read_position(after, ordered)
+        values += read_position(after, len(order_columns(index, len(equals))))
     signs = tuple(sign for sign, _ in bounds)
-    return Select(_page_sql(collection, index, len(equals), signs, descending, after is not None), values, ordered)
+    return Select(_page_sql(collection, index, len(equals), signs, descending, after is not None), values)
 
 
 def _bounds(within: Range) -> list[tuple[str, Scalar | None]]:
