@@ -6,6 +6,7 @@ answered: never into a process.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +15,7 @@ from harness.run.v1 import run_service_pb2
 from services.runs.log import Segment, SegmentHeader
 from services.sessions.binding import BindingDocument
 from tests.simulation.adapter import BIG
-from tests.simulation.processes import LEASE_TTL
+from tests.simulation.processes import AGENTS, LEASE_TTL
 
 OPEN: Final = ("queued", "running")
 KINDS: Final = {
@@ -26,8 +27,12 @@ KINDS: Final = {
 ENDED_OTHERWISE: Final = ("completed", "failed", "cancelled")
 BROKEN: Final = ("protocol_violation", "internal")
 """Codes of failures for which nothing in the world is a reason."""
-CLOCKS: Final = 0.02
-"""Seconds by which a deadline may seem missed, for it is kept in milliseconds of somebody's clock."""
+DECIDED: Final = (1, 2)
+"""Reasons of `run.cancelled` that nobody but the engine gives: a client's wish, a clear."""
+PATIENCE: Final = 20
+"""How often one request may meet the same clear: as often as its client repeats it while nobody can be reached."""
+SOON: Final = 15.0
+"""Seconds of the world, once nothing goes wrong any more, in which what is due has to be done: some sweeps, two leases, a grace."""
 LEASE: Final = 0.9 * LEASE_TTL
 """Seconds of the world for which a lease must have stood still before it is taken: an observer's clock may be that much too fast."""
 
@@ -91,6 +96,10 @@ class Checker:
         self._dismissed_by: dict[str, str] = {}
         self._sent_away: set[str] = set()
         self._at_work: dict[tuple[str, str], tuple[str, int]] = {}
+        self._told_to_stop: set[str] = set()
+        self._stopped: set[tuple[str, str]] = set()
+        self._closing_since: dict[str, float] = {}
+        self._met_closing: Counter[tuple[str, str]] = Counter()
         self.ends = 0
         """How many runs have ended."""
 
@@ -130,6 +139,8 @@ class Checker:
                 raise Violation("I6", f"request key {key[3]} has two runs, {other} and {after['run_id']}")
             facts.renewed_at = self._now()
             self._count("run_stored")
+            if after["binding_id"] in self.closed and self._is_over(after):
+                raise Violation("I5", f"{after['run_id']} was stored for an epoch that is closed")
             if after["run_id"] in self._dismissed_by and after["policy"] != "interrupt":
                 raise Violation(
                     "I24", f"{after['run_id']} ({after['policy']}) dismissed {self._dismissed_by[after['run_id']]}"
@@ -176,6 +187,10 @@ class Checker:
                 )
         elif after["renewals"] > before["renewals"]:
             self._count("renewal")
+
+    def _is_over(self, document: dict[str, Any]) -> bool:
+        # Archived first, then replaced: until that, the epoch is open.
+        return all(binding["binding_id"] != document["binding_id"] for binding in self.bindings.values())
 
     def _decided_to_end(self, facts: RunFacts, after: dict[str, Any]) -> None:
         code, cancel = after["intent"].get("code"), after["intent"].get("cancel")
@@ -273,12 +288,15 @@ class Checker:
 
     def _ended(self, facts: RunFacts, kind: str) -> None:
         self._count(kind)
+        self._refuses_tools(facts, kind)
         self.ends += 1
         facts.ended_as = self.ends
         payload = facts.terminal_payload
         document = facts.document
         if kind == "run_completed":
             durable = payload.run_completed.thread_state.durable_revision
+            if not payload.run_completed.stop_reason or not payload.run_completed.thread_state.durability:
+                raise Violation("I30", f"{facts.run_id} completed, and its outcome is not what was committed")
             if durable and not facts.head:
                 raise Violation("I30", f"{facts.run_id} completed with revision {durable} and no head names it")
             if not facts.turns:
@@ -300,8 +318,18 @@ class Checker:
             return
         if facts.turns and side == 1 and len(facts.kinds) > 2:
             raise Violation("I11", f"{facts.run_id} ended with side effects none, and its provider had begun")
-        if document.get("intent") is None and kind == "run_cancelled" and facts.terminal_payload is None:
+        intent = document.get("intent")
+        if intent is None and kind == "run_cancelled" and payload.run_cancelled.reason in DECIDED:
             raise Violation("I12", f"{facts.run_id} was cancelled without an intent")
+        at_work = any(run_id == facts.run_id for run_id, _ in self._at_work.values())
+        if intent is not None and at_work and facts.run_id not in self._told_to_stop:
+            raise Violation("I12", f"{facts.run_id} was ended, and nobody told its runtime, which is at work, to stop")
+
+    def _refuses_tools(self, facts: RunFacts, what: str) -> None:
+        document = facts.document
+        has_tools = bool(AGENTS[document["agent_id"]].tools.bindings)
+        if has_tools and not document["closed"] and document.get("intent") is None:
+            raise Violation("I12", f"{facts.run_id}: {what}, and a tool call would still pass")
 
     def _binding_written(self, before: BindingDocument | None, after: BindingDocument, call: Any) -> None:
         key = f"{after['owner_id']}/{after['agent_id']}/{after['conversation_id']}"
@@ -323,6 +351,7 @@ class Checker:
         self._closing_kept(key, before, after)
         self._slot_changed(key, before, after)
         self._line_changed(key, before, after)
+        self._moved_up(key, after)
         self._fenced(key, before, after, call)
         self._interrupt_changed(key, before, after)
 
@@ -354,12 +383,15 @@ class Checker:
 
     def _closing_kept(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
         if before["status"] != "closing":
+            if after["status"] == "closing":
+                self._closing_since[key] = self._now()
             return
         if after["status"] != "closing":
             raise Violation("I5", f"{key}: a clear that had begun was taken back")
         if after["head"] != before["head"] or after["native_session_id"] != before["native_session_id"]:
             raise Violation("I5", f"{key}: head or session changed while the epoch was being closed")
-        if len(after["waiting"]) > len(before["waiting"]) or (after["active"] and not before["active"]):
+        old, new = before["active"] or {}, after["active"] or {}
+        if len(after["waiting"]) > len(before["waiting"]) or (new and new["run_id"] != old.get("run_id")):
             raise Violation("I5", f"{key}: a run entered an epoch that is being closed")
 
     def _slot_changed(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
@@ -432,6 +464,13 @@ class Checker:
             if position != (0 if place["policy"] == "interrupt" else len(new) - 1):
                 raise Violation("queue", f"{key}: {place['run_id']} ({place['policy']}) joined at place {position}")
 
+    def _moved_up(self, key: str, after: BindingDocument) -> None:
+        line, pending = after["waiting"], after.get("interrupt")
+        if after["active"] is not None or not line or after["status"] != "active":
+            return
+        if pending is None or pending["consumed_by"] or line[0]["policy"] == "interrupt":
+            raise Violation("queue", f"{key}: the slot is free and {line[0]['run_id']} waits for nothing")
+
     def _fenced(self, key: str, before: BindingDocument, after: BindingDocument, call: Any) -> None:
         head, session = after["head"], after["native_session_id"]
         if head == before["head"] and session == before["native_session_id"]:
@@ -458,6 +497,7 @@ class Checker:
                 raise Violation("I30", f"{key}: {fence.run_id} committed a head of {head['run_id']}")
             if head["revision"] != (0 if before["head"] is None else before["head"]["revision"]) + 1:
                 raise Violation("I30", f"{key}: head revision is {head['revision']}")
+            self._refuses_tools(facts, "its head is committed")
             if before["active"]["uncertain"]:
                 raise Violation("I30", f"{key}: a head was committed after it was marked uncertain")
             facts.head = True
@@ -467,6 +507,7 @@ class Checker:
         active = after["active"]
         given = active is not None and (before["active"] is None or before["active"]["run_id"] != active["run_id"])
         if old == new:
+            self._kept_by_right(key, before, after)
             if given and old is not None and not old["consumed_by"]:
                 raise Violation("I24", f"{key}: the slot was given past the interrupt of {old['run_id']}")
             return
@@ -488,7 +529,8 @@ class Checker:
                     raise Violation("I6", f"{key}: a request that had its run already dismissed an interrupt")
                 self._dismissed_by[active["run_id"]] = old["run_id"]
                 document = self.run(active["run_id"]).document
-                if document and document["policy"] != "interrupt":
+                # What was never stored dismisses as it was reserved; its tombstone says nothing of that.
+                if document and document["status"] != "tombstone" and document["policy"] != "interrupt":
                     raise Violation("I24", f"{key}: {active['run_id']} ({document['policy']}) dismissed an interrupt")
             elif not old["consumed_by"] and (before["active"] or {}).get("run_id") != old["run_id"]:
                 raise Violation("I24", f"{key}: the interrupt of {old['run_id']} was dismissed and nobody got the slot")
@@ -505,12 +547,31 @@ class Checker:
                 raise Violation("I6", f"{key}: a request that had its run already consumed an interrupt")
         elif old["consumed_by"] and not new["consumed_by"]:
             self._count("interrupt_given_back")
+            if self._leaver(before, after) != old["consumed_by"]:
+                raise Violation("I24", f"{key}: an interrupt was given back, and {old['consumed_by']} has not ended")
             if self.run(old["consumed_by"]).turns:
                 raise Violation("I24", f"{key}: {old['consumed_by']} began and its interrupt was given back")
             if new["revision"] != old["revision"] + 1:
                 raise Violation("I24", f"{key}: an interrupt was given back with revision {new['revision']}")
         elif old["consumed_by"] != new["consumed_by"]:
             raise Violation("I24", f"{key}: an interrupt was consumed by {old['consumed_by']} and {new['consumed_by']}")
+        else:
+            self._kept_by_right(key, before, after)
+
+    def _kept_by_right(self, key: str, before: BindingDocument, after: BindingDocument) -> None:
+        consumer = (after.get("interrupt") or {}).get("consumed_by")
+        if consumer and self._leaver(before, after) == consumer and not self.run(consumer).document.get("issued"):
+            raise Violation("I24", f"{key}: {consumer} ended, was never issued, and keeps the interrupt it consumed")
+        pending = after.get("interrupt")
+        if pending is None or pending["consumed_by"] or self._leaver(before, after) != pending["run_id"]:
+            return
+        if self.run(pending["run_id"]).terminal != "interrupted":
+            raise Violation("I24", f"{key}: {pending['run_id']} did not end with its interrupt, and leaves it")
+
+    def _leaver(self, before: BindingDocument, after: BindingDocument) -> str:
+        """The run that held the slot and does so no more."""
+        old, new = before["active"], after["active"]
+        return old["run_id"] if old is not None and (new is None or new["run_id"] != old["run_id"]) else ""
 
     def _ended_otherwise(self, before: BindingDocument, run_id: str) -> bool:
         # Its run gives the slot back and did not end with it: nobody was told, and nobody answers it.
@@ -523,6 +584,8 @@ class Checker:
         """A provider's turn begins."""
         facts = self.run(run_id)
         self._count("turn_began")
+        if (incarnation, run_id) in self._stopped:
+            raise Violation("I12", f"{run_id} began in {incarnation}, which had been told to stop it")
         place = (incarnation, binding_id)
         at_work, youngest = self._at_work.get(place, ("", 0))
         if at_work:
@@ -547,6 +610,20 @@ class Checker:
         at_work, turn = self._at_work.get((incarnation, binding_id), ("", 0))
         if at_work == run_id:
             self._at_work[incarnation, binding_id] = ("", turn)
+
+    def told_to_stop(self, run_id: str) -> None:
+        """Somebody tells the run's runtime to stop it; whether it arrives is another matter."""
+        self._told_to_stop.add(run_id)
+
+    def stopped(self, incarnation: str, run_id: str) -> None:
+        """An incarnation was told to stop a run, and has answered."""
+        self._stopped.add((incarnation, run_id))
+
+    def met_closing(self, request_key: str, binding_id: str) -> None:
+        """A reservation was told that the epoch is being closed: whoever is told so ends it, before the next attempt."""
+        self._met_closing[request_key, binding_id] += 1
+        if self._met_closing[request_key, binding_id] > PATIENCE:
+            raise Violation("I5", f"a start met the clear of {binding_id} more than {PATIENCE} times and did not help")
 
     def acknowledged(self, run_id: str, through_offset: int) -> None:
         """A runtime is told that it may forget its drafts up to an offset."""
@@ -623,6 +700,33 @@ class Checker:
         facts = self.run(run_id)
         if not facts.terminal or cursor != len(facts.events):
             raise Violation("I7", f"{run_id}: a watch ended after event {cursor} of {len(facts.events)}")
+
+    def overdue(self, calm_since: float, unix: float, skew: float) -> None:
+        """It is long calm. `unix` is the time by no clock in particular, none of which is more than `skew` seconds wrong."""
+        if self._now() - calm_since < SOON:
+            return
+        for run_id, facts in self.runs.items():
+            document = facts.document
+            if not document or facts.terminal or document["status"] not in OPEN:
+                continue
+            late = unix - (document.get("deadline_at") or 0) / 1000 - skew
+            if document.get("deadline_at") and late > SOON:
+                raise Violation("deadline", f"{run_id} is past its deadline by more than {SOON:g} s")
+            if document.get("intent") is None and self._is_in_the_way(document):
+                raise Violation(
+                    "queue", f"{run_id} holds the slot before a run of policy interrupt, and nobody ends it"
+                )
+        for key, binding in self.bindings.items():
+            if binding["status"] == "closing" and self._now() - self._closing_since[key] > SOON:
+                raise Violation("I5", f"{key} is being cleared for more than {SOON:g} s")
+
+    def _is_in_the_way(self, document: dict[str, Any]) -> bool:
+        for binding in self.bindings.values():
+            active, line = binding["active"], binding["waiting"]
+            if active is not None and active["run_id"] == document["run_id"] and line:
+                first = self.run(line[0]["run_id"]).document
+                return line[0]["policy"] == "interrupt" and bool(first) and first["status"] in OPEN
+        return False
 
     # --- the end ---
 

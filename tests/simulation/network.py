@@ -16,6 +16,7 @@ import grpc.aio
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from adapters.sdk.host.refusal import Refusal
+from harness.session.v1 import session_service_pb2
 from services.common.caller import Caller, set_caller
 from services.common.errors import HarnessError, Reason
 from services.common.interceptors.error_mapping import classified
@@ -30,6 +31,9 @@ RESET_SECONDS: Final = 0.02
 ROUNDING: Final = 1e-6
 NOT_DOUBLED: Final = frozenset({"BeginClear"})
 """Calls of which each is another wish: executed twice, one after the other, is twice what the caller asked for."""
+
+
+CANCEL: Final = ["harness.runtime.v1.RuntimeService", "CancelRun"]
 
 
 class Channel:
@@ -194,14 +198,22 @@ class Call:
         network = self.network
         try:
             response = await handler(request, ServerContext(life))
+            self._told_to_stop(life)
+            if self.method[2] == "ReserveTurn" and response.outcome == session_service_pb2.RESERVE_OUTCOME_CLOSING:
+                network.loop.world.check("met_closing", request.request_key, response.binding.binding_id)
         except asyncio.CancelledError:
             network.ended(self, life)
             raise
         except Exception as error:  # noqa: BLE001 - becomes the call's status, as at a real server
+            self._told_to_stop(life)
             failure = as_status(error, self.method[2], life, network)
             self._back(life, self.fail, failure)
         else:
             self._back(life, self.succeed, _copy(response))
+
+    def _told_to_stop(self, life: Life) -> None:
+        if self.method[1:] == CANCEL:
+            self.network.loop.world.check("stopped", f"{life.name}-{life.incarnation}", self.request.fence.run_id)
 
     def _back(self, life: Life, arrive: Any, what: Any) -> None:
         network = self.network
@@ -269,6 +281,8 @@ class SimulatedPeer:
     ) -> Any:
         network, loop, weather = self._network, self._network.loop, self._network.weather
         call = Call(network, method, request, subject, credential, loop.create_future())
+        if call.method[1:] == CANCEL:
+            loop.world.check("told_to_stop", request.fence.run_id)
         delay = weather.message_delay() + self._late()
         if weather.is_lost("message_lost") or self._lost():
             loop.later(delay, call.broken)

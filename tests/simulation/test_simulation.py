@@ -20,6 +20,11 @@ from tests.simulation.world import play
 SCHEDULES = int(os.environ.get("HARNESS_SIMULATION_SCHEDULES", "2000"))
 CHUNKS = 16
 FIRST_SEED = 1
+ASKED = {
+    ".crashes": 2.0, ".slow": 0.2, "max_active": 1, "conversations": 3, "clients": 3, "operations": 6,
+    "scripts": {"ask": 50.0}, "weights": {"resume": 40.0, "cancel": 20.0},
+}  # fmt: skip
+"""Runs that ask, people who decide, and hardly room for the runs that go on: an interrupt that is given back is rare elsewhere."""
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
@@ -75,10 +80,13 @@ def test_everything_that_can_go_wrong_does() -> None:
     counts: Counter[str] = Counter()
     for seed in range(1, 60):
         counts += play(seed, "storm").history.counts
+    for seed in range(1, 31):
+        counts += play(seed, "crash", ASKED).history.counts
     wanted = (
         "takeover", "forced", "seal", "slot_claimed", "tombstone", "clear", "intent_superseded", "intent_deadline", "intent_session_cleared",
         "intent_client_request", "waited_enqueue", "waited_interrupt", "withdrawn", "head", "run_completed", "run_failed", "run_cancelled",
         "runs_crashed", "sessions_crashed", "host_crashed", "paused", "asked_to_stop", "stream_cut", "message_lost", "message_doubled",
         "message_late", "notice_lost", "store_lost", "write_unknown", "store_away", "bus_away", "watch_again", "conflict",
+        "interrupt_stored", "interrupt_consumed", "interrupt_dismissed", "interrupt_given_back", "resumed",
     )  # fmt: skip
     assert {name for name in wanted if not counts[name]} == set()

@@ -17,7 +17,7 @@ from tests.simulation.history import History
 from tests.simulation.loop import LIFE, Life, SimulatedLoop, SimulationError
 from tests.simulation.network import Network
 from tests.simulation.processes import CATALOG, LEASE_TTL, Catalog, HostProcess, ServiceProcess
-from tests.simulation.stand_ins import simulated
+from tests.simulation.stand_ins import EPOCH, simulated
 from tests.simulation.store import Database, Store
 from tests.simulation.weather import Scenario, Weather, draw
 
@@ -328,6 +328,10 @@ class World:
         if not self._busy_clients() and not self.checker.unsettled():
             self._over = True
         else:
+            level = self.scenario.level
+            self.check(
+                "overdue", self.scenario.seconds, EPOCH + self.loop.now, level.skew + level.drift * self.loop.now
+            )
             self.loop.later(LOOK_SECONDS, self._look)
 
     def _busy_clients(self) -> list[str]:

@@ -29,6 +29,10 @@ RULES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "1: superseded are the occupant that this compare-and-set saw and waiting runs of the same policy": (
             "start-1-supersedes-what-it-saw",
         ),
+        "1: enqueue appends to the line, interrupt goes before all others": (
+            "queue-first-come-first",
+            "queue-interrupt-first",
+        ),
         "1: an occupant that ended, or was never stored, is helped out and no reason for a conflict": (
             "start-1-ended-occupant-helped-out",
             "start-1-unstored-occupant-helped-out",
@@ -85,5 +89,110 @@ RULES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "issue-5-failing-means-stop",
         ),
     },
+    "States": {
+        "a deadline ends a run as cancelled, reason deadline": ("deadline-ends-the-run",),
+        "deadline_at is set once, at the first issue, and survives takeovers": (
+            "deadline-set-once",
+            "deadline-survives-takeover",
+            "deadline-watched-after-takeover",
+        ),
+    },
+    "End": {
+        "the provider finished: closed by compare-and-set on the run, if the agent has tools": (
+            "end-closed-before-head",
+        ),
+        "the provider finished: then head with its outcome, and the interrupt in the same compare-and-set, under epoch, active run and "
+        "generation": (
+            "end-head-keeps-outcome",
+            "end-head-and-interrupt-in-one-write",
+            "end-head-under-active-run",
+        ),
+        "the provider finished: then the terminal segment, before slot and status": (
+            "end-head-before-terminal",
+            "end-terminal-before-release",
+        ),
+        "the engine decides: intent by compare-and-set first": ("end-engine-intent-first", "end-cancel-intent-first"),
+        "the engine decides: CancelRun to the incarnation it was issued to, bounded in time": (
+            "end-runtime-told-to-stop",
+            "end-cancel-bounded-in-time",
+        ),
+        "the runtime remembers a cancel, also of a run it does not know": ("end-runtime-remembers-cancel",),
+        "the terminal segment alone ends a run; what follows it may be repeated by anyone": (
+            "end-terminal-alone-ends",
+        ),
+    },
+    "Release": {
+        "only if the slot is still mine": ("end-release-only-mine",),
+        "the next of those who wait moves up in the same compare-and-set, in order, turn + 1": (
+            "end-next-moves-up",
+            "end-next-moves-up-in-order",
+            "end-turn-rises",
+        ),
+        "nobody moves up while an interrupt is pending": ("end-nobody-moves-up-while-pending",),
+        "one of policy interrupt dismisses it there": ("end-interrupt-policy-dismisses-there",),
+    },
+    "Cancel": {
+        "answered only when a terminal is in the log": ("cancel-answer-needs-terminal",),
+        "not within the grace, or queued, or unowned: by force": ("cancel-takes-by-force",),
+        "the first reason stands": ("cancel-reasons-differ",),
+    },
+    "Clear": {
+        "closing first; it refuses reservations, heads and facade writes": (
+            "clear-closing-first",
+            "clear-closing-refuses-reservations",
+            "clear-closing-nobody-moves-up",
+            "clear-closing-refuses-heads",
+            "clear-closing-refuses-facade-writes",
+        ),
+        "the active and every waiting run: a tombstone if never stored, else intent and forced end": (
+            "clear-ends-every-waiting-run",
+            "clear-waits-for-the-line",
+            "clear-tombstones-the-unstored",
+            "clear-ends-stored-runs",
+        ),
+        "one compare-and-set: archive, epoch + 1, nothing carried over": (
+            "clear-archives",
+            "clear-carries-nothing-over",
+        ),
+        "whoever meets closing helps": ("clear-whoever-meets-closing-helps",),
+    },
+    "Resume": {
+        "the reservation consumes the interrupt and takes the slot": ("resume-consumes-in-the-reservation",),
+        "the same decision again is that run, another a conflict": ("resume-same-decision-same-run",),
+        "one that ended without having been issued gives the interrupt back in its release, revision + 1; no other does": (
+            "resume-unissued-gives-back",
+            "resume-given-back-revision",
+            "resume-issued-keeps",
+        ),
+        "shown only once its run's terminal is in the log": ("resume-shown-after-terminal",),
+    },
+    "Sweep": {
+        "queued without a taker": ("sweep-queued",),
+        "running with a dead lease": ("sweep-dead-lease",),
+        "waiting behind an occupant that ended": ("sweep-behind-ended",),
+        "reservations never stored": ("sweep-never-stored",),
+        "closing": ("sweep-closing",),
+        "supersedes not carried out": ("sweep-supersedes",),
+    },
+    "Read": {
+        "subscribe, then read by index": ("read-subscribe-then-read",),
+        "forward only cursor + 1; a notice that skips ahead means read the log": (
+            "read-only-cursor-plus-one",
+            "read-skip-means-read",
+        ),
+        "idle watchers poll the log slowly": ("read-idle-watchers-poll",),
+    },
 }
 """Section → rule → ids of its faults."""
+
+WITHOUT_FAULT: Final[dict[str, str]] = {
+    f"Tools: {rule}": "no service accepts tool calls, so there is nothing from which the rule could be left out"
+    for rule in (
+        "accepted by a compare-and-set on the run, then a unique insert with the argument digest, both before invoking",
+        "still started and its broker gone: lost by compare-and-set, then an error",
+        "a refused call whose id is already accepted is answered possible, not refused",
+        "a stale generation is retryable while the runtime is being re-attached",
+    )
+}
+"""Rules that were shown to be needed and that no fault leaves out, and why. What the record of a run says to whoever accepts tool calls (`closed`,
+intent) is judged."""
