@@ -141,6 +141,15 @@ def answered_long_ago() -> HarnessError:
     )
 
 
+def asked_long_ago() -> HarnessError:
+    """The answer to a decision when the retention of the run that asked is over: the context and files to go on with are gone."""
+    return HarnessError(
+        Reason.HARNESS_SESSION_CONFLICT,
+        "The run that asked is no longer kept, so none can go on from it: start with on_conflict interrupt.",
+        retryable=False,
+    )
+
+
 def not_pending(binding: binding_pb2.Binding, request: Request) -> HarnessError:
     """The answer to a decision on what is not asked: another revision of it, or nothing of the kind."""
     decision, interrupt = request.decision, binding.interrupt

@@ -34,6 +34,8 @@ class Resumer:
         stored = await self._engine.store.get_input(interrupted.run_id)
         request = resume.request_of(interrupted, stored, asked)
         try:
+            if interrupted.trimmed:
+                raise resume.asked_long_ago()
             return await self._resume(subject, request, asked)
         except HarnessError as refusal:
             if refusal.reason is Reason.IDEMPOTENCY_MISMATCH:

@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 
+from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
 from tests.runs.mesh import Client, Mesh
 
@@ -42,6 +43,24 @@ async def test_i7_a_cursor_into_a_run_that_was_trimmed_is_expired_and_later_the_
         while written(forgetful, MESSAGE):  # noqa: ASYNC110 - nothing signals that its input went right after its events
             await asyncio.sleep(0.02)
     assert await refusal(lambda: caller.get(run.run_id)) is Reason.NOT_FOUND
+
+
+async def test_a_decision_on_a_run_that_was_trimmed_starts_nothing_without_its_context(
+    forgetful: Mesh, clients: Callable[..., Client]
+) -> None:
+    caller = clients(forgetful)
+    agent = await caller.agent()
+    script = {"scripts": [[{"interrupt": {"form": [{"name": "city"}]}}], [{"text": "on"}]]}
+    run = await caller.start(agent, script, "c", context="what the answer needs")
+    await caller.ended(run.run_id)
+    assert await refusal(lambda: caller.page(run.run_id, after=0)) is Reason.CURSOR_EXPIRED
+    with pytest.raises(HarnessError) as refused:
+        await caller.resume(run.run_id, "interrupt-1", form={"city": "Rome"})
+    assert (refused.value.reason, refused.value.retryable) == (Reason.HARNESS_SESSION_CONFLICT, False)
+    state = await caller.interrupt_state(agent, "c")
+    assert state is not None, "nothing was decided"
+    on = await caller.start(agent, "hello", "c", on_conflict=binding_pb2.CONFLICT_POLICY_INTERRUPT)
+    await caller.ended(on.run_id)
 
 
 async def refusal(ask: Callable[[], Awaitable[object]]) -> Reason:
