@@ -1,5 +1,6 @@
 """The client side of every call between processes of the mesh: one `Peer` per service, which finds a restarted process by itself."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -9,9 +10,10 @@ import grpc
 import grpc.aio
 from pydantic import SecretStr
 
+from services.common.errors import HarnessError, Reason
 from services.common.exchange import ExchangeChannel
 from services.common.interceptors.auth import AUTHORIZATION, SUBJECT
-from services.common.replicas import Replicas, SpreadChannel, SpreadMethod
+from services.common.replicas import LATE_SECONDS, Replicas, SpreadChannel, SpreadMethod
 from services.common.settings import split_addresses
 from services.common.status import from_rpc_error
 from services.common.tracing import TRACEPARENT, current_traceparent
@@ -80,14 +82,18 @@ class Peer:
         before saves it a read. Nothing may depend on it. Raises `HarnessError`.
         """
         try:
-            return await method(
-                request,
-                timeout=timeout,
-                metadata=self.metadata(subject=subject, credential=credential),
-                wait_for_ready=wait_for_ready,
-            )
+            # I35: of a call that its peer has not read, as one that stands still, grpc keeps no deadline.
+            async with asyncio.timeout(timeout + LATE_SECONDS):
+                return await method(
+                    request,
+                    timeout=timeout,
+                    metadata=self.metadata(subject=subject, credential=credential),
+                    wait_for_ready=wait_for_ready,
+                )
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
+        except TimeoutError:
+            raise HarnessError(Reason.DEADLINE_EXCEEDED, "A service this needs did not answer in time.") from None
 
     async def stream(
         self,

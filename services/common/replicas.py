@@ -7,7 +7,7 @@ own, its health is followed on it, and a call goes to the one of those that serv
 import asyncio
 import contextlib
 import zlib
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence, Set
 from typing import Any
 
 import grpc
@@ -26,6 +26,13 @@ LONGEST_PAUSE_SECONDS = 0.5
 WATCH_AGAIN_SECONDS = 0.05
 NONE_THERE_SECONDS = 2.0
 """How long a call waits for a replica when none is connected: it has not been sent, so it may."""
+ASK_SECONDS = 3.0
+SILENT_SECONDS = 4.0
+"""A replica that has calls to answer is asked so often for its health, and has so long to say it. Many times what a loaded machine needs."""
+LOST_SECONDS = 0.5
+"""How long after its health broke off the calls that a replica has not answered are given up. What came before the break is read within that."""
+LATE_SECONDS = 0.5
+"""How much later than its deadline a call is ended here, where grpc does not end it."""
 _NEVER_SENT = "connections to all backends failing"
 """What grpc's balancer says of a call that it had no connection for."""
 _CUT_OFF = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -38,7 +45,7 @@ _log = get_logger(__name__)
 class Replica:
     """One process of the service: its channel, whether its health answers and says that it serves, and what it has to do for this process."""
 
-    __slots__ = ("address", "calls", "channel", "connected", "index", "serving", "streams")
+    __slots__ = ("address", "channel", "connected", "index", "serving", "silent", "status", "streams", "waiting")
 
     def __init__(self, index: int, address: str, channel: grpc.aio.Channel) -> None:
         self.index = index
@@ -46,8 +53,18 @@ class Replica:
         self.channel = channel
         self.connected = False
         self.serving = False
-        self.calls = 0
+        self.status: int | None = None
+        """What its health said last; None without a connection."""
+        self.silent = False
+        """Whether it let a question go unanswered."""
         self.streams = 0
+        self.waiting: set[asyncio.Timeout] = set()
+        """One for each call that waits for its answer; rescheduled, it gives the call up."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls wait for their answer."""
+        return len(self.waiting)
 
 
 class Replicas:
@@ -58,7 +75,9 @@ class Replicas:
         self._turn = 0
         self._changed = asyncio.Event()
         self._watches = [
-            asyncio.create_task(self._follow(replica), name="replica-health") for replica in self._replicas
+            asyncio.create_task(work(replica), name="replica-health")
+            for replica in self._replicas
+            for work in (self._follow, self._ask)
         ]
 
     def channels(self) -> Sequence[grpc.aio.Channel]:
@@ -143,13 +162,47 @@ class Replicas:
             except grpc.aio.AioRpcError as error:
                 # Whatever ended the watch, nothing is known of the replica until the next one answers.
                 _log.debug("replica_lost", address=replica.address, code=error.code().name)
+            if replica.serving:  # one that stops has said so, and answers what it has
+                asyncio.get_running_loop().call_later(LOST_SECONDS, _give_up, replica, frozenset(replica.waiting))
             self._note(replica, None)
             await asyncio.sleep(WATCH_AGAIN_SECONDS)
 
+    async def _ask(self, replica: Replica) -> None:
+        """Finds out that a replica stands still where the keepalive cannot: its ping waits behind a write that the replica does not take."""
+        stub: Any = health_pb2_grpc.HealthStub(replica.channel)  # the package carries no types
+        while True:
+            await asyncio.sleep(ASK_SECONDS)
+            if not replica.waiting and not replica.silent:
+                continue
+            silent = False
+            if replica.status is not None:
+                try:
+                    # Timed here: grpc keeps no deadline of a call that is in such a write.
+                    async with asyncio.timeout(SILENT_SECONDS):
+                        await stub.Check(health_pb2.HealthCheckRequest())
+                except TimeoutError:
+                    silent = True
+                except grpc.aio.AioRpcError as error:  # whoever follows its health sees that as well
+                    _log.debug("replica_not_asked", address=replica.address, code=error.code().name)
+            if silent != replica.silent:
+                replica.silent = silent
+                self._note(replica, replica.status)
+            if silent:
+                _give_up(replica, replica.waiting)
+
     def _note(self, replica: Replica, status: int | None) -> None:
-        replica.connected = status is not None
-        replica.serving = status == health_pb2.HealthCheckResponse.SERVING
+        replica.status = status
+        replica.connected = status is not None and not replica.silent
+        replica.serving = status == health_pb2.HealthCheckResponse.SERVING and not replica.silent
         self._changed.set()
+
+
+def _give_up(replica: Replica, calls: Set[asyncio.Timeout]) -> None:
+    # I35: grpc does not end a call of a dead connection that is in a write which its peer never took: it would wait for its deadline.
+    now = asyncio.get_running_loop().time()
+    for patience in calls & replica.waiting:
+        if not patience.expired():
+            patience.reschedule(now)
 
 
 class SpreadMethod:
@@ -196,23 +249,37 @@ class SpreadMethod:
             replica = await self._replicas.choose(until, wait=wait_for_ready, tried=tried, near=near)
             if replica is None:
                 raise none_there()
-            replica.calls += 1
             try:
-                return await self.on(replica)(request, timeout=max(0.0, until - loop.time()), metadata=metadata)
+                return await self._unless_lost(replica, request, until, metadata)
             except grpc.aio.AioRpcError as error:
                 again = cannot_have_run(error) or ((idempotent or self.idempotent) and error.code() in _CUT_OFF)
                 round_over = replica in tried or len(tried) + 1 == len(self._methods)
                 refused_by_all = round_over and error.code() not in _CUT_OFF
                 if not again or refused_by_all or attempt == attempts or loop.time() >= until:
                     raise from_rpc_error(error) from None
-            finally:
-                replica.calls -= 1
             tried.append(replica)
             if round_over:
                 # They are given a moment, as when the last one is just being restarted.
                 pause = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
                 await asyncio.sleep(min(pause, max(0.0, until - loop.time())))
         raise AssertionError("the last attempt returns or raises")
+
+    async def _unless_lost(self, replica: Replica, request: Any, until: float, metadata: Any) -> Any:
+        """The replica's answer; `UNAVAILABLE` where it is lost meanwhile, however long grpc would still wait."""
+        loop = asyncio.get_running_loop()
+        patience = asyncio.timeout_at(until + LATE_SECONDS)
+        try:
+            async with patience:
+                replica.waiting.add(patience)
+                try:
+                    return await self.on(replica)(request, timeout=max(0.0, until - loop.time()), metadata=metadata)
+                finally:
+                    replica.waiting.discard(patience)
+        except TimeoutError:
+            code = grpc.StatusCode.UNAVAILABLE if loop.time() < until else grpc.StatusCode.DEADLINE_EXCEEDED
+            raise grpc.aio.AioRpcError(
+                code, grpc.aio.Metadata(), grpc.aio.Metadata(), "The replica does not answer."
+            ) from None
 
     @contextlib.asynccontextmanager
     async def streaming(self, *, timeout: float | None, wait: bool) -> AsyncGenerator[Multicallable]:

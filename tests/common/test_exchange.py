@@ -13,6 +13,8 @@ import grpc.aio
 import pytest
 from pydantic import SecretStr
 
+from harness.exchange.v1 import exchange_service_pb2 as api
+from harness.exchange.v1 import exchange_service_pb2_grpc as api_grpc
 from services.common import metrics
 from services.common.channels import Peer, connect
 from services.common.errors import HarnessError, Reason
@@ -72,6 +74,15 @@ async def start(folder: Path) -> AsyncIterator[Callable[..., Any]]:
             return Toy(servicer, exchange, peer, ToyStub(peer.channel), exchanged)
 
         yield start
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns once it holds: nothing tells of it."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.01)
 
 
 async def test_a_call_is_answered_with_its_own_subject_and_trace(start: Callable[..., Any]) -> None:
@@ -332,3 +343,105 @@ async def test_i33_a_stop_answers_what_was_sent_and_cuts_nothing_off(toy_process
         await asyncio.gather(*callers)
     assert [error.details() for error in refused if not cannot_have_run(error)] == []
     await peer.close()
+
+
+async def test_i35_many_large_calls_at_once_fit_their_messages(start: Callable[..., Any]) -> None:
+    toy = await start()
+    asked = ["x" * (MAX_REQUEST_BYTES - 1000)] * 256
+    answers = await asyncio.gather(*(toy.peer.call(toy.stub.one, Ask(do=each), timeout=PATIENCE) for each in asked))
+    assert [answer.text for answer in answers] == asked
+
+
+async def test_a_subject_that_is_refused_ends_no_other_call(start: Callable[..., Any]) -> None:
+    toy = await start()
+    other = asyncio.create_task(toy.peer.call(toy.stub.one, Ask(do="wait"), timeout=PATIENCE))
+    async with asyncio.timeout(PATIENCE):
+        await toy.servicer.waiting.wait()
+    with pytest.raises(HarnessError) as caught:
+        await toy.peer.call(toy.stub.one, Ask(do="echo"), subject="s" * 257, timeout=PATIENCE)
+    assert caught.value.reason is Reason.UNAUTHENTICATED
+    toy.servicer.release.set()
+    assert (await other).text == "wait"
+
+
+async def test_i35_nothing_is_kept_of_calls_whose_callers_gave_up(start: Callable[..., Any]) -> None:
+    toy = await start()
+
+    async def give_up_after(steps: int) -> None:
+        call = asyncio.create_task(toy.peer.call(toy.stub.one, Ask(do="hang"), timeout=10 * PATIENCE))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+    await give_up_after(3)
+    stream = toy.peer.channel.stream(f"Bearer {TOKENS[0].get_secret_value()}")
+    # Before the exchange stood: it is not sent, and so not executed.
+    assert (stream._calls, stream._given_up, stream._waiting) == ({}, [], {})
+    await toy.peer.call(toy.stub.one, Ask(do="echo"), timeout=PATIENCE)
+    assert len(toy.exchanged) == 1
+    await asyncio.gather(*(give_up_after(steps) for steps in range(12) for _ in range(20)))
+    late = [toy.peer.call(toy.stub.one, Ask(do="hang"), timeout=0.001 * (each % 5)) for each in range(300)]
+    assert all(isinstance(each, HarnessError) for each in await asyncio.gather(*late, return_exceptions=True))
+    (exchange,) = toy.exchange._exchanges
+    async with asyncio.timeout(PATIENCE):
+        while exchange._tasks or exchange._answers or toy.exchange._under_way:
+            await toy.peer.call(toy.stub.one, Ask(do="echo"), timeout=PATIENCE)
+            await asyncio.sleep(0.01)
+    assert (stream._calls, stream._given_up, stream._waiting) == ({}, [], {})
+
+
+async def test_i35_both_sides_forget_a_call_that_is_given_up_as_it_arrives(start: Callable[..., Any]) -> None:
+    toy = await start()
+    call = api.Call(call_id=7, method=f"/{SERVICE}/One", request=Ask(do="hang").SerializeToString())
+    rpc = api_grpc.ExchangeServiceStub(toy.peer.channel).Exchange(metadata=toy.peer.metadata())
+    await rpc.write(api.ExchangeRequest(calls=[call], given_up=[7]))
+    async with asyncio.timeout(PATIENCE):
+        await until(lambda: bool(toy.exchange._exchanges))
+        (exchange,) = toy.exchange._exchanges
+        call.call_id, call.request = 8, Ask(do="echo").SerializeToString()
+        await rpc.write(api.ExchangeRequest(calls=[call]))
+        assert [answer.call_id for answer in (await rpc.read()).answers] == [8]
+    assert not exchange._tasks
+    rpc.cancel()
+
+
+async def test_i33_a_stop_does_not_wait_for_an_exchange_that_came_in_just_before(start: Callable[..., Any]) -> None:
+    toy = await start()
+    toy.exchange.close()
+    assert (await toy.peer.call(toy.stub.one, Ask(do="echo"), timeout=PATIENCE)).text == "echo"
+    await until(lambda: not toy.exchange._exchanges)
+
+
+async def test_i33_a_stop_does_not_wait_for_a_call_that_its_caller_gave_up(start: Callable[..., Any]) -> None:
+    toy = await start()
+    call = asyncio.create_task(toy.peer.call(toy.stub.one, Ask(do="hang"), timeout=10 * PATIENCE))
+    async with asyncio.timeout(PATIENCE):
+        await toy.servicer.waiting.wait()
+        stream = toy.peer.channel.stream(f"Bearer {TOKENS[0].get_secret_value()}")
+        toy.exchange.close()
+        await until(lambda: not stream.takes_calls)
+        # What follows goes over another stream, and so comes after whatever the first one has to say of its end.
+        await toy.peer.call(toy.stub.one, Ask(do="echo"), timeout=PATIENCE)
+        call.cancel()
+        await toy.servicer.ended.wait()
+
+
+async def test_i34_a_call_that_had_not_left_when_the_connection_broke_has_not_run(folder: Path) -> None:
+    """The other side is a connection that speaks HTTP/2 and breaks as soon as something is asked."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # SETTINGS, none
+        said = b""
+        while b"ExchangeService" not in said and (data := await reader.read(1 << 16)):
+            said += data
+        writer.close()
+
+    address = f"{folder}/broken.sock"
+    async with await asyncio.start_unix_server(serve, address):
+        peer = connect(f"unix:{address}", TOKENS[0], exchange=True)
+        stub = ToyStub(peer.channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.one(Ask(do="echo"), metadata=peer.metadata(), timeout=PATIENCE)
+        assert cannot_have_run(caught.value)
+        await peer.close()

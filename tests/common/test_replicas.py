@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -279,6 +280,47 @@ async def test_i34_a_replica_that_stands_still_is_given_up_before_the_calls_that
     finally:
         os.kill(toys[0].pid, signal.SIGCONT)
     await until_serving(peer, *addresses)
+    await peer.close()
+
+
+@pytest.mark.parametrize("exchange", [False, True], ids=["alone", "exchange"])
+async def test_i35_a_replica_that_stands_still_is_given_up_though_it_takes_nothing_more(
+    toy_process: Callable[..., ToyProcess], folder: Path, exchange: bool
+) -> None:
+    """What its socket does not hold stays in a write, behind which no ping leaves, and for which grpc keeps no deadline."""
+    toys = two_toys(toy_process, folder)
+    for toy in toys:
+        await toy.start()
+    addresses = [toy.environment["HARNESS_LISTEN"] for toy in toys]
+    peer = connect(",".join(addresses), TOKENS[0], idempotent=True, exchange=exchange)
+    stub = ToyStub(peer.channel)
+    await until_serving(peer, *addresses)
+    near = next(name for name in map(str, range(100)) if zlib.crc32(name.encode()) % 2 == 0)
+    await peer.call(stub.one, Ask(do="echo"), near=near)
+    os.kill(toys[0].pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(BOUND_SECONDS):
+            large = Ask(do="x" * 60_000)
+            await asyncio.gather(*(peer.call(stub.one, large, timeout=1000, near=near) for _ in range(50)))
+            await until_serving(peer, addresses[1])
+    finally:
+        os.kill(toys[0].pid, signal.SIGCONT)
+    await until_serving(peer, *addresses)
+    await peer.close()
+
+
+async def test_i35_a_call_ends_soon_after_its_deadline_where_grpc_does_not_end_it(start: Start) -> None:
+    """As it does not once it has closed a connection in the middle of a write, which takes a process half a minute of standing still to be seen."""
+    replica = await start("only")
+    peer = connect(replica.address, TOKENS[0])
+
+    async def never(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(BOUND_SECONDS):
+        with pytest.raises(HarnessError) as caught:
+            await peer.call(never, Ask(do="echo"), timeout=0.1)
+    assert caught.value.reason is Reason.DEADLINE_EXCEEDED
     await peer.close()
 
 

@@ -13,8 +13,10 @@ from google.rpc import status_pb2
 
 from harness.exchange.v1 import exchange_service_pb2 as api
 from harness.exchange.v1 import exchange_service_pb2_grpc as api_grpc
+from services.common.caller import MAX_SUBJECT_CHARACTERS
+from services.common.errors import HarnessError, Reason
 from services.common.interceptors.auth import AUTHORIZATION, SUBJECT
-from services.common.status import GRPC_STATUS_CODES, STATUS_TRAILER
+from services.common.status import GRPC_STATUS_CODES, STATUS_TRAILER, to_status
 from services.common.tracing import TRACEPARENT
 
 MAX_REQUEST_BYTES: Final = 64 << 10
@@ -22,6 +24,8 @@ MAX_REQUEST_BYTES: Final = 64 << 10
 MAX_CALLS: Final = 1_024
 """Under way on one stream; more are calls of their own (I35)."""
 BATCH_CALLS: Final = 256
+BATCH_BYTES: Final = 1 << 20
+"""Of the requests in one message, which is far below what a message may have."""
 ACCEPTED: Final = "harness-exchange"
 """Metadata with which the other side says, as soon as the stream is there, that it takes calls."""
 _OURS: Final = "/harness."
@@ -128,14 +132,17 @@ class _Method:
         if not wait_for_ready:
             given = dict(metadata)
             data = self._serialize(request)
-            stream = self._channel.stream(given.get(AUTHORIZATION, "")) if len(data) <= MAX_REQUEST_BYTES else None
+            subject = given.get(SUBJECT, "")
+            # What the contract of the exchange refuses would end it, and all that is under way there: it is refused by itself.
+            fits = len(data) <= MAX_REQUEST_BYTES and len(subject) <= MAX_SUBJECT_CHARACTERS
+            stream = self._channel.stream(given.get(AUTHORIZATION, "")) if fits else None
             if stream is not None:
                 loop = asyncio.get_running_loop()
                 until = None if timeout is None else loop.time() + timeout
                 call = api.Call(
                     method=self._method,
                     request=data,
-                    subject=given.get(SUBJECT, ""),
+                    subject=subject,
                     traceparent=given.get(TRACEPARENT, ""),
                 )
                 try:
@@ -159,7 +166,7 @@ class _Stream:
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._calls: list[api.Call] = []
+        self._calls: dict[int, api.Call] = {}  # not sent yet; what is given up before it is sent never is
         self._given_up: list[int] = []
         self._filled = asyncio.Event()
         self._closing = False
@@ -186,7 +193,7 @@ class _Stream:
         if until is not None:
             call.timeout_ms = max(1, round((until - self._loop.time()) * 1000))
             timer = self._loop.call_at(until, self._too_late, call.call_id)
-        self._calls.append(call)
+        self._calls[call.call_id] = call
         self._filled.set()
         try:
             return await future
@@ -195,6 +202,8 @@ class _Stream:
                 timer.cancel()
             if self._waiting.pop(call.call_id, None) is not None:
                 self._give_up(call.call_id)  # the caller was cancelled
+            if self._closing:  # the last one ends the stream
+                self._filled.set()
 
     async def close(self) -> None:
         """Ends the stream; calls under way fail as cancelled."""
@@ -209,8 +218,10 @@ class _Stream:
             self._give_up(call_id)
 
     def _give_up(self, call_id: int) -> None:
-        self._given_up.append(call_id)
-        self._filled.set()
+        # I35: what nobody waits for any more is not kept, and not executed once a peer that stands still goes on.
+        if self._calls.pop(call_id, None) is None:
+            self._given_up.append(call_id)
+            self._filled.set()
 
     async def _write(self) -> None:
         # Nothing is sent before the other side takes calls: of a message sent into a refusal, grpc.aio would tell as an internal error, and the refusal be
@@ -218,18 +229,31 @@ class _Stream:
         if ACCEPTED not in await self._rpc.initial_metadata():
             return
         self._accepted = True
-        while not self._closing or self._calls:
-            calls, self._calls = self._calls[:BATCH_CALLS], self._calls[BATCH_CALLS:]
-            given_up, self._given_up = self._given_up, []
+        while True:
+            calls, given_up = self._next_calls(), self._given_up
+            self._given_up = []
             if calls or given_up:
                 try:
                     await self._rpc.write(api.ExchangeRequest(calls=calls, given_up=given_up))
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     return  # it broke, and the reader ends the calls
+            elif self._closing and not self._waiting:
+                break  # not before: a stop must not wait for a call that its caller gave up (I33)
             else:
                 self._filled.clear()
                 await self._filled.wait()
         await self._rpc.done_writing()
+
+    def _next_calls(self) -> list[api.Call]:
+        size, calls = 0, list[api.Call]()
+        for call in self._calls.values():
+            size += len(call.request)
+            if len(calls) == BATCH_CALLS or (calls and size > BATCH_BYTES):
+                break
+            calls.append(call)
+        for call in calls:
+            del self._calls[call.call_id]
+        return calls
 
     async def _read(self) -> None:
         # Whatever grpc says of a stream that stood: of its calls nobody knows whether they were executed.
@@ -249,10 +273,11 @@ class _Stream:
         finally:
             self._closing = True
             self._tasks[1].cancel()
+            unsent, self._calls = self._calls, {}
             waiting, self._waiting = self._waiting, {}
-            for future in waiting.values():
+            for call_id, future in waiting.items():
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_exception(_unsent(error) if call_id in unsent else error)
             self._on_end(self, error)
 
     def _answered(self, answer: api.Answer) -> None:
@@ -263,6 +288,17 @@ class _Stream:
             future.set_exception(_failed(answer.error))
         else:
             future.set_result(answer.response)
+
+
+def _unsent(error: Exception) -> Exception:
+    """Of a call that had not left: another process may be asked (I34), unless this one refused every call."""
+    if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return error
+    return _failed(
+        to_status(
+            HarnessError(Reason.UNAVAILABLE, "A service this needs cannot be reached now; try again.", not_begun=True)
+        )
+    )
 
 
 def _failed(status: status_pb2.Status) -> grpc.aio.AioRpcError:

@@ -48,6 +48,7 @@ class ExchangeServicer:
         self._called = called
         self._under_way = 0
         self._exchanges: set[_Exchange] = set()
+        self._closing = False
 
     def add_to(self, server: Any) -> None:
         """Serves exchanges there."""
@@ -58,6 +59,8 @@ class ExchangeServicer:
         await context.send_initial_metadata(((ACCEPTED, "1"),))
         exchange = _Exchange(self.answer, context.write)
         self._exchanges.add(exchange)
+        if self._closing:  # it came in just before the stop, which must not wait for it
+            exchange.close()
         try:
             await exchange.serve(request_iterator)
         finally:
@@ -65,6 +68,7 @@ class ExchangeServicer:
 
     def close(self) -> None:
         """Tells every caller to send nothing more. What was sent is answered, then its exchange ends (I33)."""
+        self._closing = True
         for exchange in self._exchanges:
             exchange.close()
 
@@ -126,7 +130,8 @@ class _Exchange:
                     for call in request.calls:
                         self._tasks[call.call_id] = calls.create_task(self._serve_one(call))
                     for call_id in request.given_up:
-                        if (task := self._tasks.get(call_id)) is not None:
+                        # Not left to the call itself: one that is given up before its first step never runs.
+                        if (task := self._tasks.pop(call_id, None)) is not None:
                             task.cancel()
             self._over = True
             self._filled.set()
