@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
@@ -66,7 +67,12 @@ class Process(Generic[S]):
 def run_process(name: str, settings: S, main: Callable[[Process[S]], Awaitable[None]]) -> NoReturn:
     """Runs `main` to its end and exits: 0 after a stop, 2 for a wrong setting (I32), 1 for any other failure. For `__main__` alone."""
     configure_logging(name, settings.log_level, settings.log_format)
-    raise SystemExit(_run(name, settings, main))
+    code = _run(name, settings, main)
+    # I33: all that is ours is closed. The interpreter's own end waits for threads of grpc, seconds on a loaded machine, and would be killed in the middle.
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _run(name: str, settings: S, main: Callable[[Process[S]], Awaitable[None]]) -> int:

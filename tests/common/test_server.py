@@ -104,6 +104,15 @@ async def test_i33_what_does_not_end_is_cut_off_after_the_grace(toy_process: Mak
     await peer.close()
 
 
+async def test_i33_a_thread_that_is_left_over_does_not_hold_the_end(toy_process: MakeProcess) -> None:
+    toy = toy_process(TOY_THREAD="1")
+    await toy.start()
+    os.kill(toy.pid, signal.SIGTERM)
+    async with asyncio.timeout(90):
+        assert await toy.wait() == 0
+    assert toy.journal()[-1] == "closed"
+
+
 async def test_i33_a_second_signal_stops_at_once(toy_process: MakeProcess) -> None:
     toy = toy_process(HARNESS_SHUTDOWN_GRACE_SECONDS="3600")
     await toy.start()

@@ -1,6 +1,7 @@
 """The toy service as a process of its own, for tests of start and stop."""
 
 import os
+import threading
 
 from services.common.capability_token import CapabilityVerifier
 from services.common.server import Facade, Service, ServiceContext, run_service
@@ -33,6 +34,8 @@ async def build(context: ServiceContext[ServiceSettings]) -> Service:
 
     if os.environ.get("TOY_AWAY"):
         context.tasks.every("away", 0.01, away)
+    if os.environ.get("TOY_THREAD"):
+        threading.Thread(target=threading.Event().wait).start()
     facade = None
     if key := os.environ.get("TOY_FACADE_KEY"):
         listen = f"unix:{context.settings.data_dir}/facade/toy.sock"
