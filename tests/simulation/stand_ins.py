@@ -24,7 +24,6 @@ from tests.simulation.network import FacadeChannels
 
 EPOCH: Final = 1_800_000_000.0
 """Unix seconds at which the world begins."""
-_UNSET: Final = object()
 
 
 def running() -> SimulatedLoop:

@@ -113,7 +113,7 @@ class Inserts:
 
 
 def _fail(waiting: _Waiting, error: Exception) -> None:
-    """A new error for each, as each caller raises its own."""
+    """What a whole batch failed with is one error: each of its callers raises a `StoreUnavailable` of its own; any other is shared by them."""
     if isinstance(error, StoreUnavailable):
         error = StoreUnavailable(*error.args)
     if not waiting.done.done():
