@@ -74,12 +74,10 @@ class Peer:
         credential: str | None = None,
         wait_for_ready: bool = False,
         idempotent: bool = False,
-        near: str | None = None,
     ) -> Any:
         """One response (unary, or client stream). `timeout` in seconds is the whole call's deadline; with `wait_for_ready` a peer that is away is waited
         for within it instead of failing at once. `idempotent`: this call may be made again at another replica, as if its method were one of the
-        idempotent ones. `near`: an id; calls with the same one go to the same replica as long as that serves, for what it still knows from the call
-        before saves it a read. Nothing may depend on it. Raises `HarnessError`.
+        idempotent ones. Raises `HarnessError`.
         """
         try:
             # I35: of a call that its peer has not read, as one that stands still, grpc keeps no deadline.
@@ -104,8 +102,10 @@ class Peer:
         timeout: float | None,
         credential: str | None = None,
         wait_for_ready: bool = False,
+        near: str | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The messages of a server or bidirectional stream. `timeout` must be said: None only for a stream that ends by its own rule.
+        `near`: the place of the replica that is asked if it serves, where the answer costs less; any other gives the same.
 
         Leaving the loop (use `contextlib.aclosing`) cancels the call. Raises `HarnessError`.
         """
@@ -152,7 +152,6 @@ class _ReplicatedPeer(Peer):
         credential: str | None = None,
         wait_for_ready: bool = False,
         idempotent: bool = False,
-        near: str | None = None,
     ) -> Any:
         return await _spread(method).call(
             request,
@@ -160,7 +159,6 @@ class _ReplicatedPeer(Peer):
             metadata=self.metadata(subject=subject, credential=credential),
             wait_for_ready=wait_for_ready,
             idempotent=idempotent,
-            near=near,
         )
 
     async def stream(
@@ -172,8 +170,9 @@ class _ReplicatedPeer(Peer):
         timeout: float | None,
         credential: str | None = None,
         wait_for_ready: bool = False,
+        near: str | None = None,
     ) -> AsyncGenerator[Any, None]:
-        async with _spread(method).streaming(timeout=timeout, wait=wait_for_ready) as chosen:
+        async with _spread(method).streaming(timeout=timeout, wait=wait_for_ready, near=near) as chosen:
             answers = super().stream(chosen, request, subject=subject, timeout=timeout, credential=credential)
             async with aclosing(answers):
                 async for answer in answers:

@@ -10,6 +10,7 @@ ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _DIGEST_BYTES = 20
 MIN_IDENTITY_KEY_BYTES = 16
+PLACE_CHARACTERS = 4
 
 
 def is_valid_id(text: str) -> bool:
@@ -64,9 +65,22 @@ def _time_sortable() -> str:
     return _base32(milliseconds.to_bytes(6, "big") + secrets.token_bytes(10))
 
 
-def new_run_id() -> str:
-    """`run_` and 26 characters that sort by creation time."""
-    return "run_" + _time_sortable()
+def new_run_id(holder: str = "") -> str:
+    """`run_` and 26 characters that sort by creation time. The last four are the place of the process that stores the run, if it says its `holder` id:
+    whoever has the run's id knows where it is most likely executed, and may ask there first. No more than that: any process answers.
+    """
+    run_id, place = "run_" + _time_sortable(), place_of(holder)
+    return run_id[:-PLACE_CHARACTERS] + place if place else run_id
+
+
+def place_of(holder: str) -> str:
+    """What stands for a process in the ids of the runs it stores; empty where the holder has no `hld_` id."""
+    return holder[4 : 4 + PLACE_CHARACTERS] if holder.startswith("hld_") else ""
+
+
+def place_in(run_id: str) -> str:
+    """The place in a run's id; where none was said, some text that is no process's."""
+    return run_id[-PLACE_CHARACTERS:]
 
 
 def new_lease_id() -> str:

@@ -6,7 +6,6 @@ own, its health is followed on it, and a call goes to the one of those that serv
 
 import asyncio
 import contextlib
-import zlib
 from collections.abc import AsyncGenerator, Iterable, Sequence, Set
 from typing import Any
 
@@ -97,10 +96,9 @@ class Replicas:
         tried: Sequence[Replica] = (),
         near: str | None = None,
     ) -> Replica | None:
-        """The replica for the next call: one that was not tried before one that was, then the one `near` names, then the one with least to do, then in
-        turn. Where none serves: one
-        that is connected, for it can say why it does not; where none is, the next that comes within two seconds. With `wait` it has to serve, and has
-        until `until`, on the loop's clock. None: there was none in time.
+        """The replica for the next call: one that was not tried before one that was, then the one whose place `near` is, then the one with least to
+        do, then in turn. Where none serves: one that is connected, for it can say why it does not; where none is, the next that comes within two
+        seconds. With `wait` it has to serve, and has until `until`, on the loop's clock. None: there was none in time.
 
         Never one that is not connected: a call would wait on it, and for that one alone.
         """
@@ -124,8 +122,6 @@ class Replicas:
         """
         count = len(self._replicas)
         self._turn = (self._turn + 1) % count
-        # The same for every process, so that whoever takes a run over asks where it is known.
-        named = None if near is None else zlib.crc32(near.encode()) % count
         best: Replica | None = None
         least = (True, True, True, 0)
         for step in range(count):
@@ -133,7 +129,8 @@ class Replicas:
             if not replica.connected:
                 continue
             busy = replica.streams if streams else replica.calls
-            load = (not replica.serving, replica in tried, replica.index != named, busy)
+            elsewhere = near is not None and getattr(replica.channel, "place", "") != near
+            load = (not replica.serving, replica in tried, elsewhere, busy)
             if best is None or load < least:
                 best, least = replica, load
         return best
@@ -235,7 +232,6 @@ class SpreadMethod:
         metadata: Any,
         wait_for_ready: bool,
         idempotent: bool,
-        near: str | None = None,
     ) -> Any:
         """One response, from whichever replica. Another is asked where nothing can have run, or where running twice is the same as once.
         Raises `HarnessError`.
@@ -246,7 +242,7 @@ class SpreadMethod:
         attempts = MAX_ATTEMPTS if isinstance(request, Message) else 1
         tried: list[Replica] = []
         for attempt in range(1, attempts + 1):
-            replica = await self._replicas.choose(until, wait=wait_for_ready, tried=tried, near=near)
+            replica = await self._replicas.choose(until, wait=wait_for_ready, tried=tried)
             if replica is None:
                 raise none_there()
             try:
@@ -282,10 +278,12 @@ class SpreadMethod:
             ) from None
 
     @contextlib.asynccontextmanager
-    async def streaming(self, *, timeout: float | None, wait: bool) -> AsyncGenerator[Multicallable]:
+    async def streaming(
+        self, *, timeout: float | None, wait: bool, near: str | None = None
+    ) -> AsyncGenerator[Multicallable]:
         """The method on the replica for one more stream, which counts as open until the end of the block. Raises `HarnessError`."""
         until = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        replica = await self._replicas.choose(until, streams=True, wait=wait)
+        replica = await self._replicas.choose(until, streams=True, wait=wait, near=near)
         if replica is None:
             raise none_there()
         replica.streams += 1

@@ -74,6 +74,8 @@ class Service:
     facade: Facade | None = None
     on_start: Sequence[Hook] = ()
     on_stop: Sequence[Hook] = ()
+    place: str = ""
+    """What stands for this process in ids that it makes, told to whoever has an exchange with it."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +179,14 @@ class Listener:
             still = still + 1 if interceptor.calls == seen else 0
             seen = interceptor.calls
 
-    def offer_exchange(self, registrations: Sequence[Registration], settings: ServiceSettings) -> None:
+    def offer_exchange(self, service: Service, settings: ServiceSettings) -> None:
         """Lets other services make their unary calls over one stream."""
         self._exchange = ExchangeServicer(
-            [(registration.add_to_server, registration.servicer) for registration in registrations],
+            [(registration.add_to_server, registration.servicer) for registration in service.registrations],
             default_deadline_seconds=settings.default_deadline_seconds,
             max_calls=settings.max_concurrent_rpcs,
             called=self._interceptor.count_call,
+            place=service.place,
         )
         self._exchange.add_to(self.server)
 
@@ -233,7 +236,7 @@ def _listeners(settings: ServiceSettings, service: Service, health_servicer: Any
     names = [registration.full_name for registration in service.registrations]
     reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], internal.server)
     _register(service.registrations, internal)
-    internal.offer_exchange(service.registrations, settings)
+    internal.offer_exchange(service, settings)
     if service.facade is None:
         return [internal]
     facade_interceptor = ServiceInterceptor(

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from harness.event.v1 import event_pb2
 from harness.run.v1 import run_service_pb2
 from services.common.channels import Peer, connect
+from services.common.ids import place_in
 from services.gateway.operations import Operation
 
 RUNS = "harness.run.v1.RunService"
@@ -95,7 +96,9 @@ class Upstream:
     async def watch(self, run_id: str, subject: str, after: int) -> AsyncGenerator[Sequence[event_pb2.Event]]:
         """Batches of events after a cursor as they become durable; ends after the terminal. Close it to cancel the call."""
         request = run_service_pb2.WatchRunRequest(run_id=run_id, after=after)
-        batches = self._peers["runs"].stream(self._watch, request, subject=subject, timeout=None)
+        # Where the run is most likely executed, its events take no way over bus and log; any other replica has them as well.
+        near = place_in(run_id)
+        batches = self._peers["runs"].stream(self._watch, request, subject=subject, timeout=None, near=near)
         async with aclosing(batches):
             async for batch in batches:
                 yield batch.events

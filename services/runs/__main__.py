@@ -6,7 +6,7 @@ from services.common.capability_token import CapabilitySigner
 from services.common.channels import Peer, connect
 from services.common.clock import SystemClock
 from services.common.errors import ConfigurationError
-from services.common.ids import Identity, new_holder_id
+from services.common.ids import Identity, new_holder_id, place_of
 from services.common.server import Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
 from services.common.store import StoreUnavailable
@@ -86,7 +86,8 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         await bus.start()
         await hub.start()
         dispatcher.listen()
-        context.tasks.every("sweep", settings.sweep_interval_seconds, sweep.turn)
+        context.tasks.every("take-over", settings.sweep_interval_seconds, sweep.take_over)
+        context.tasks.every("pick-up", settings.sweep_interval_seconds, sweep.pick_up)
         context.tasks.every("settle-bindings", SETTLE_SECONDS, sweep.settle_bindings)
         context.tasks.every("trim", min(TRIM_SECONDS, settings.retention_seconds / 4), sweep.trim)
         context.tasks.every("check-store", STORE_CHECK_SECONDS, report_store)
@@ -99,6 +100,7 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         [Registration(RUN_SERVICE, add_run_servicer, RunServicer(parts))],
         on_start=[begin],
         on_stop=[dispatcher.drain, hub.stop],
+        place=place_of(holder),
     )
 
 

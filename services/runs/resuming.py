@@ -61,7 +61,7 @@ class Resumer:
             resume.check(binding, asked)
             plan = await self._plan(binding)
             self._starter.check_room(plan, binding.pin.harness_id, binding.pin.profile_id)
-            run_id = new_run_id()
+            run_id = new_run_id(self._engine.holder)
             reservation = await self._reserve(subject, request, run_id, binding)
             run = await self._starter.after(request, run_id, reservation, plan)
             if run is not None:

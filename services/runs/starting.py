@@ -80,7 +80,7 @@ class Starter:
                 known = await self.known(request)
                 if known is not None:
                     return known
-            run_id = new_run_id()
+            run_id = new_run_id(self._engine.holder)
             reservation = await self._reserve(subject, request, run_id, plan, expected)
             run = await self.after(request, run_id, reservation, plan)
             if run is not None:

@@ -69,6 +69,15 @@ def test_run_ids_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == sorted(made)
 
 
+def test_a_run_id_names_the_place_of_the_process_that_made_it() -> None:
+    holder = ids.new_holder_id()
+    made = {ids.new_run_id(holder) for _ in range(1000)}
+    assert len(made) == 1000
+    assert {ids.place_in(run_id) for run_id in made} == {ids.place_of(holder)}
+    assert {len(run_id) for run_id in made} == {len(ids.new_run_id())}
+    assert all(is_valid_id(run_id) for run_id in made)
+
+
 @pytest.mark.parametrize(
     "make",
     [ids.new_run_id, ids.new_lease_id, ids.new_request_id, ids.new_nonce, ids.new_holder_id, ids.new_incident_id],

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -17,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from services.common.channels import Peer, connect
 from services.common.errors import HarnessError, Reason
+from services.common.exchange import ExchangeServicer
 from services.common.interceptors import ServiceAuthenticator, ServiceInterceptor
 from services.common.replicas import SpreadChannel, cannot_have_run
 from services.common.server import server_options
@@ -63,7 +63,7 @@ Start = Callable[..., Awaitable[Replica]]
 async def start(folder: Path) -> AsyncIterator[Start]:
     servers: list[grpc.aio.Server] = []
 
-    async def start_one(name: str) -> Replica:
+    async def start_one(name: str, place: str = "") -> Replica:
         server = grpc.aio.server(
             interceptors=[ServiceInterceptor(ServiceAuthenticator(TOKENS), default_deadline_seconds=30)],
             options=server_options(),
@@ -72,6 +72,11 @@ async def start(folder: Path) -> AsyncIterator[Start]:
         replica = Replica(address, NamedToy(name), health.aio.HealthServicer(), server)
         add_toy_servicer_to_server(replica.servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(replica.health, server)
+        registrations = [(add_toy_servicer_to_server, replica.servicer)]
+        exchange = ExchangeServicer(
+            registrations, default_deadline_seconds=30, max_calls=100, called=lambda: None, place=place
+        )
+        exchange.add_to(server)
         await replica.say(SERVING)
         server.add_insecure_port(address)
         await server.start()
@@ -116,20 +121,26 @@ async def test_calls_are_spread_and_go_where_is_least_to_do(start: Start) -> Non
     await peer.close()
 
 
-async def test_calls_about_the_same_go_to_the_same_replica_while_it_serves(start: Start) -> None:
-    one, two = await start("one"), await start("two")
-    peer = connect(f"{one.address},{two.address}", TOKENS[0])
+async def test_a_stream_goes_to_the_place_it_is_near_while_that_serves_and_else_anywhere(start: Start) -> None:
+    one, two = await start("one", place="p001"), await start("two", place="p002")
+    peer = connect(f"{one.address},{two.address}", TOKENS[0], exchange=True)
     stub = ToyStub(peer.channel)
     await until_serving(peer, one.address, two.address)
-    homes: dict[str, str] = {}
-    for run_id in (f"run_{number}" for number in range(20)):
-        asked = {await ask(peer, stub, near=run_id) for _ in range(5)}
-        assert len(asked) == 1
-        (homes[run_id],) = asked
-    assert set(homes.values()) == {"one", "two"}
+    assert {await ask(peer, stub) for _ in range(4)} == {"one", "two"}  # they say their places with the first call
+
+    async def streamed(near: str | None) -> str:
+        answers = peer.stream(stub.many, Ask(do="echo", count=1), timeout=BOUND_SECONDS, near=near)
+        async with aclosing(answers):
+            [text] = [answer.text async for answer in answers]
+            return text
+
+    assert {await streamed("p001") for _ in range(6)} == {"one"}
+    assert {await streamed("p002") for _ in range(6)} == {"two"}
+    for near in (None, "p003"):
+        assert {await streamed(near) for _ in range(6)} == {"one", "two"}
     await one.say(NOT_SERVING)
     await until_serving(peer, two.address)
-    assert {await ask(peer, stub, near=run_id) for run_id in homes} == {"two"}
+    assert {await streamed("p001") for _ in range(6)} == {"two"}  # I33
     await peer.close()
 
 
@@ -295,13 +306,13 @@ async def test_i35_a_replica_that_stands_still_is_given_up_though_it_takes_nothi
     peer = connect(",".join(addresses), TOKENS[0], idempotent=True, exchange=exchange)
     stub = ToyStub(peer.channel)
     await until_serving(peer, *addresses)
-    near = next(name for name in map(str, range(100)) if zlib.crc32(name.encode()) % 2 == 0)
-    await peer.call(stub.one, Ask(do="echo"), near=near)
+    for _ in toys:
+        await peer.call(stub.one, Ask(do="echo"), timeout=BOUND_SECONDS)
     os.kill(toys[0].pid, signal.SIGSTOP)
     try:
         async with asyncio.timeout(BOUND_SECONDS):
             large = Ask(do="x" * 60_000)
-            await asyncio.gather(*(peer.call(stub.one, large, timeout=1000, near=near) for _ in range(50)))
+            await asyncio.gather(*(peer.call(stub.one, large, timeout=1000) for _ in range(100)))  # half of them there
             await until_serving(peer, addresses[1])
     finally:
         os.kill(toys[0].pid, signal.SIGCONT)

@@ -28,6 +28,8 @@ BATCH_BYTES: Final = 1 << 20
 """Of the requests in one message, which is far below what a message may have."""
 ACCEPTED: Final = "harness-exchange"
 """Metadata with which the other side says, as soon as the stream is there, that it takes calls."""
+PLACE: Final = "harness-place"
+"""Metadata beside it: what stands for the process in ids that it makes."""
 _OURS: Final = "/harness."
 
 
@@ -44,6 +46,8 @@ class ExchangeChannel(grpc.aio.Channel):
         self._stream: _Stream | None = None
         self._streams: set[_Stream] = set()
         self._offered = True
+        self.place = ""
+        """What stands for the process behind the channel in ids that it makes, as far as it has said so."""
 
     def unary_unary(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *rest: Any, **options: Any
@@ -72,9 +76,12 @@ class ExchangeChannel(grpc.aio.Channel):
             return None
         stream = self._stream
         if stream is None or not stream.takes_calls:
-            stream = self._stream = _Stream(self._open, authorization, self._ended)
+            stream = self._stream = _Stream(self._open, authorization, self._said_place, self._ended)
             self._streams.add(stream)
         return stream if stream.authorization == authorization and stream.under_way < MAX_CALLS else None
+
+    def _said_place(self, place: str) -> None:
+        self.place = place
 
     def _ended(self, stream: "_Stream", error: Exception) -> None:
         self._streams.discard(stream)
@@ -160,8 +167,15 @@ class _Method:
 class _Stream:
     """One stream with all that is under way on it. While one message is being sent the next one gathers, so load makes messages larger, not more."""
 
-    def __init__(self, open_stream: Any, authorization: str, on_end: Callable[["_Stream", Exception], None]) -> None:
+    def __init__(
+        self,
+        open_stream: Any,
+        authorization: str,
+        on_place: Callable[[str], None],
+        on_end: Callable[["_Stream", Exception], None],
+    ) -> None:
         self.authorization = authorization
+        self._on_place = on_place
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
@@ -226,9 +240,11 @@ class _Stream:
     async def _write(self) -> None:
         # Nothing is sent before the other side takes calls: of a message sent into a refusal, grpc.aio would tell as an internal error, and the refusal be
         # lost.
-        if ACCEPTED not in await self._rpc.initial_metadata():
+        said = dict(await self._rpc.initial_metadata())
+        if ACCEPTED not in said:
             return
         self._accepted = True
+        self._on_place(said.get(PLACE, ""))
         while True:
             calls, given_up = self._next_calls(), self._given_up
             self._given_up = []

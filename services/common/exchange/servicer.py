@@ -11,7 +11,7 @@ from harness.exchange.v1 import exchange_service_pb2 as api
 from harness.exchange.v1 import exchange_service_pb2_grpc as api_grpc
 from services.common.caller import Caller, set_caller
 from services.common.errors import HarnessError, Reason
-from services.common.exchange.channel import ACCEPTED
+from services.common.exchange.channel import ACCEPTED, PLACE
 from services.common.interceptors.auth import checked_subject
 from services.common.interceptors.deadline import bounded
 from services.common.interceptors.error_mapping import classified
@@ -28,7 +28,8 @@ AddToServer = Callable[[Any, Any], None]
 
 class ExchangeServicer:
     """Serves what `registrations` add to a server, each as (generated function, servicer). Around a call is what the interceptor puts around one that
-    comes alone. At most `max_calls` are under way (I35); `called` is told of each.
+    comes alone. At most `max_calls` are under way (I35); `called` is told of each. `place` stands for this process in ids that
+    it makes; callers are told it.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ExchangeServicer:
         default_deadline_seconds: float,
         max_calls: int,
         called: Callable[[], None],
+        place: str = "",
     ) -> None:
         recorder = _Recorder()
         for add_to_server, servicer in registrations:
@@ -46,6 +48,7 @@ class ExchangeServicer:
         self._default_deadline = default_deadline_seconds
         self._max_calls = max_calls
         self._called = called
+        self._accepted = ((ACCEPTED, "1"), (PLACE, place)) if place else ((ACCEPTED, "1"),)
         self._under_way = 0
         self._exchanges: set[_Exchange] = set()
         self._closing = False
@@ -56,7 +59,7 @@ class ExchangeServicer:
         api_grpc.add_ExchangeServiceServicer_to_server(servicer, server)
 
     async def Exchange(self, request_iterator: AsyncIterator[api.ExchangeRequest], context: Any) -> None:
-        await context.send_initial_metadata(((ACCEPTED, "1"),))
+        await context.send_initial_metadata(self._accepted)
         exchange = _Exchange(self.answer, context.write)
         self._exchanges.add(exchange)
         if self._closing:  # it came in just before the stop, which must not wait for it

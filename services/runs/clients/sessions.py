@@ -14,9 +14,7 @@ Binding = binding_pb2.Binding
 
 
 class SessionsClient:
-    """SessionService, and of the thread-state facade the one call that the engine makes itself. What is called on behalf of one run goes to one replica,
-    if it can: a change of a binding that the same process made last needs no read.
-    """
+    """SessionService, and of the thread-state facade the one call that the engine makes itself."""
 
     def __init__(self, peer: Peer, facade: Peer) -> None:
         self._peer = peer
@@ -40,7 +38,7 @@ class SessionsClient:
         self, subject: str, request: session_service_pb2.ReserveTurnRequest
     ) -> session_service_pb2.ReserveTurnResponse:
         """Ask for the slot; a conflict is an outcome, not an error."""
-        return await self._peer.call(self._stub.ReserveTurn, request, subject=subject, near=request.run_id)
+        return await self._peer.call(self._stub.ReserveTurn, request, subject=subject)
 
     async def release(
         self, binding_id: str, run_id: str, *, stored: bool, issued: bool, interrupted: bool
@@ -49,12 +47,12 @@ class SessionsClient:
         request = session_service_pb2.ReleaseTurnRequest(
             binding_id=binding_id, run_id=run_id, stored=stored, issued=issued, interrupted=interrupted
         )
-        return await self._peer.call(self._stub.ReleaseTurn, request, near=run_id)
+        return await self._peer.call(self._stub.ReleaseTurn, request)
 
     async def withdraw(self, binding_id: str, run_id: str) -> Binding:
         """Take a run out of the waiting list. Idempotent."""
         request = session_service_pb2.WithdrawTurnRequest(binding_id=binding_id, run_id=run_id)
-        response = await self._peer.call(self._stub.WithdrawTurn, request, near=run_id)
+        response = await self._peer.call(self._stub.WithdrawTurn, request)
         return response.binding
 
     async def claim(self, binding_id: str, run_id: str, run_generation: int) -> Binding:
@@ -62,24 +60,24 @@ class SessionsClient:
         request = session_service_pb2.ClaimTurnRequest(
             binding_id=binding_id, run_id=run_id, run_generation=run_generation
         )
-        response = await self._peer.call(self._stub.ClaimTurn, request, near=run_id)
+        response = await self._peer.call(self._stub.ClaimTurn, request)
         return response.binding
 
     async def advance_runtime(self, fence: fence_pb2.Fence) -> Binding:
         """Raise the runtime generation before a replacement starts (I27)."""
         request = session_service_pb2.AdvanceRuntimeRequest(fence=fence)
-        response = await self._peer.call(self._stub.AdvanceRuntime, request, near=fence.run_id)
+        response = await self._peer.call(self._stub.AdvanceRuntime, request)
         return response.binding
 
     async def record_runtime(self, fence: fence_pb2.Fence, ref: runtime_ref_pb2.RuntimeRef) -> None:
         """Record where the runtime of the current generation is. Idempotent."""
         request = session_service_pb2.RecordRuntimeRequest(fence=fence, runtime_ref=ref)
-        await self._peer.call(self._stub.RecordRuntime, request, near=fence.run_id)
+        await self._peer.call(self._stub.RecordRuntime, request)
 
     async def record_native_session(self, fence: fence_pb2.Fence, native_session_id: str) -> int:
         """Store the native id on the binding; the session's revision after it."""
         request = session_service_pb2.RecordNativeSessionRequest(fence=fence, native_session_id=native_session_id)
-        response = await self._peer.call(self._stub.RecordNativeSession, request, near=fence.run_id)
+        response = await self._peer.call(self._stub.RecordNativeSession, request)
         return response.session_revision
 
     async def commit_head(
@@ -96,7 +94,7 @@ class SessionsClient:
         request = session_service_pb2.CommitHeadRequest(
             fence=fence, pending=pending, outcome=outcome, runtime_ref=runtime_ref, interrupt=interrupt
         )
-        response = await self._peer.call(self._stub.CommitHead, request, near=fence.run_id)
+        response = await self._peer.call(self._stub.CommitHead, request)
         return response.revision
 
     async def mark_uncertain(self, fence: fence_pb2.Fence, capability: str) -> bool:
