@@ -44,7 +44,7 @@ class Clients:
         """One client, until it is cancelled."""
         doings: tuple[tuple[Callable[[random.Random, str, str], Awaitable[object]], int], ...] = (
             (self._start, 46), (self._race, 6), (self._cancel, 8), (self._cancel_active, 4), (self._clear, 4), (self._edit, 3),
-            (self._all_at_once, 3),
+            (self._all_at_once, 3), (self._resume, 8),
         )  # fmt: skip
         while True:
             await self.may_work.wait()
