@@ -73,7 +73,7 @@ class Starter:
         self.check_room(plan, harness.id, harness.profile_id or DEFAULT_PROFILE)
         for _ in range(MAX_ATTEMPTS):
             expected: int | None = None
-            if request.policy == "interrupt" and request.named_key:
+            if request.policy == "interrupt":
                 # I6: after the binding was read, and before its reservation could send a run away or dismiss an interrupt: this request may
                 # have had its run already.
                 expected = await self._revision(subject, request)

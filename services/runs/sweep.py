@@ -17,7 +17,7 @@ from services.runs.clearing import Clearer
 from services.runs.clients.sessions import Binding, SessionsClient
 from services.runs.dispatch import Dispatcher
 from services.runs.engine import Engine
-from services.runs.intent import failed
+from services.runs.intent import Intent, failed
 from services.runs.lease import LeaseWatch
 from services.runs.run import Run, Status
 from services.runs.start import Occupant, newest_interrupting
@@ -29,7 +29,7 @@ MAX_PAGES: Final = 40
 QUEUED_MS: Final = 500
 """How long a queued run is left to whoever stored it."""
 AT_ONCE: Final = 32
-"""Runs that are taken over at the same time: as when a replica with hundreds of them died (I9)."""
+"""Runs that are taken over, or ended in the line, at the same time: as when a replica with hundreds of them died (I9)."""
 _log = get_logger(__name__)
 
 
@@ -50,7 +50,7 @@ class Slots:
 
 
 class Sweep:
-    """One replica's sweep. `turn` looks once at everything; a failure with one run or binding leaves the others unharmed."""
+    """One replica's sweep: looks that are repeated each at its own pace. A failure with one run or binding leaves the others unharmed."""
 
     def __init__(
         self, engine: Engine, dispatcher: Dispatcher, canceller: Canceller, clearer: Clearer, starter: Starter
@@ -62,11 +62,16 @@ class Sweep:
         self._starter = starter
         self._watch = LeaseWatch(engine.settings.lease_ttl_seconds)
 
-    async def turn(self) -> None:
-        """Runs with a dead lease, and queued ones without a taker."""
+    async def take_over(self) -> None:
+        """Runs with a dead lease. Apart from all else, so that nothing keeps this look waiting (I9)."""
         if self._dispatcher.stopping:
             return
         await self._take_over()
+
+    async def pick_up(self) -> None:
+        """Queued runs without a taker, and those that have to end where they wait."""
+        if self._dispatcher.stopping:
+            return
         await self._pick_up()
 
     async def settle_bindings(self) -> None:
@@ -129,19 +134,33 @@ class Sweep:
                 Status.QUEUED, updated_before=now - QUEUED_MS, limit=PAGE, after=after
             )
             gone.difference_update([run.run_id for run in runs])
+            ends: list[tuple[Run, Intent]] = []
             for run in runs:
-                if not self._dispatcher.holds(run.run_id):
-                    await self._guarded("pick_up", run.run_id, self._pick_up_one(run, now, slots))
+                if self._dispatcher.holds(run.run_id):
+                    continue
+                if (wanted := self._end_of(run, now)) is not None:
+                    ends.append((run, wanted))
+                else:
+                    await self._guarded("pick_up", run.run_id, self._pick_up_one(run, slots))
+            for first in range(0, len(ends), AT_ONCE):
+                await asyncio.gather(
+                    *(
+                        self._guarded("end_queued", run.run_id, self._canceller.end(run, wanted))
+                        for run, wanted in ends[first : first + AT_ONCE]
+                    )
+                )
             if after is None:
                 self._dispatcher.forget(gone)  # I35: a line is as long as the runs that wait
                 return
 
-    async def _pick_up_one(self, run: Run, now: int, slots: Slots) -> None:
-        if run.intent is not None:
-            await self._canceller.end(run, run.intent)
-        elif now - run.created_at >= self._engine.settings.queue_seconds * 1000:
-            await self._canceller.end(run, failed(ending.WAITED_TOO_LONG, now))  # I9, I35
-        elif run.turn or self._dispatcher.has_in_line(run.run_id) or await slots.holder(run.binding_id) == run.run_id:
+    def _end_of(self, run: Run, now: int) -> Intent | None:
+        """How a queued run has to end, None while it may wait."""
+        if run.intent is None and now - run.created_at >= self._engine.settings.queue_seconds * 1000:
+            return failed(ending.WAITED_TOO_LONG, now)  # I9, I35
+        return run.intent
+
+    async def _pick_up_one(self, run: Run, slots: Slots) -> None:
+        if run.turn or self._dispatcher.has_in_line(run.run_id) or await slots.holder(run.binding_id) == run.run_id:
             self._dispatcher.found(run)
 
     async def _settle(self, binding: Binding) -> None:

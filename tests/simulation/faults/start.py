@@ -66,7 +66,7 @@ FAULTS = (
         edits=(
             Edit(
                 "services.runs.starting",
-                '            if request.policy == "interrupt" and request.named_key:\n',
+                '            if request.policy == "interrupt":\n',
                 "            if False:\n",
             ),
         ),

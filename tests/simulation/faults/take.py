@@ -49,8 +49,8 @@ FAULTS = (
             ),
             Edit(
                 "services.runs.sweep",
-                "        elif run.turn or self._dispatcher.has_in_line(run.run_id) or await slots.holder(run.binding_id) == run.run_id:\n",
-                "        else:\n",
+                "        if run.turn or self._dispatcher.has_in_line(run.run_id) or await slots.holder(run.binding_id) == run.run_id:\n",
+                "        if True:\n",
             ),
         ),
         breaks=("I6",),
