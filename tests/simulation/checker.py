@@ -100,6 +100,12 @@ class Checker:
         self._stopped: set[tuple[str, str]] = set()
         self._closing_since: dict[str, float] = {}
         self._met_closing: Counter[tuple[str, str]] = Counter()
+        self._renewals: dict[tuple[str, int], int] = {}
+        self._executing: dict[tuple[Any, str, int], float] = {}
+        """Since when a process executes a run under a generation."""
+        self._refused: dict[Any, tuple[Any, str, int]] = {}
+        self._overtaken: dict[tuple[Any, str, int], float] = {}
+        """Since when it knows that a younger one holds it."""
         self.ends = 0
         """How many runs have ended."""
 
@@ -128,6 +134,7 @@ class Checker:
             raise Violation("I9", f"run {_short(before)} was deleted within its retention")
         facts = self.run(after["run_id"])
         facts.document = after
+        self._renewals[after["run_id"], after["run_generation"]] = after["renewals"]
         status = after["status"]
         if before is None:
             if status == "tombstone":
@@ -212,6 +219,37 @@ class Checker:
             self._count("takeover")
         if before["status"] == "running" and before.get("ending") and before["holder"] == after["holder"]:
             self._count("taken_again")
+
+    def refused(self, life: Any, asking: Any, wanted: dict[str, Any], asked: float) -> None:
+        """A process is told that a compare-and-set of a run, which the task `asking` made at the moment `asked`, came too late."""
+        holder = (life, wanted["run_id"], wanted["run_generation"])
+        is_renewal = wanted["renewals"] > self._renewals.get(holder[1:], 0)
+        # A renewal from before it was executed there may fail unheard: the next one is the executor's own.
+        if is_renewal and self._executing.get(holder, asked) < asked:
+            self._refused[asking] = holder
+
+    def read(self, asking: Any, stored: dict[str, Any]) -> None:
+        """A process is told what is stored of a run: whose renewal was refused learns by this why."""
+        holder = self._refused.pop(asking, None)
+        if holder is not None and holder[1] == stored["run_id"] and stored["run_generation"] > holder[2]:
+            self._count("renewal_failed")
+            self._overtaken.setdefault(holder, self._now())
+
+    def goes_on(self, life: Any) -> None:
+        """A process that stood still goes on: what it was told before, it hears now."""
+        for holder in self._overtaken:
+            if holder[0] is life:
+                self._overtaken[holder] = self._now()
+
+    def sends(self, life: Any, what: str, run_id: str, generation: int) -> None:
+        """A holder sends a segment, or calls a runtime for the events of its run."""
+        self._executing.setdefault((life, run_id, generation), self._now())
+        since = self._overtaken.get((life, run_id, generation))
+        if since is not None and self._now() > since:
+            raise Violation(
+                "I10",
+                f"{life} sends {what} of {run_id} as generation {generation}, {self._now() - since:.2f} s after its renewal failed",
+            )
 
     def _appended(self, segment: Segment) -> None:
         header = segment.header

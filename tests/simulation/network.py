@@ -34,6 +34,8 @@ NOT_DOUBLED: Final = frozenset({"BeginClear"})
 
 
 CANCEL: Final = ["harness.runtime.v1.RuntimeService", "CancelRun"]
+STREAMS_OF_A_RUN: Final = ("StartRun", "ResumeRun", "AttachRun")
+"""Calls by which a holder gets the events of its run from the runtime."""
 
 
 class Channel:
@@ -125,6 +127,9 @@ class Call:
         self.credential = credential
         self.answer = answer
         self.caller = LIFE.get()
+        if self.method[1] == CANCEL[0] and self.method[2] in STREAMS_OF_A_RUN:
+            fence = request.fence
+            network.loop.world.check("sends", self.caller, self.method[2], fence.run_id, fence.run_generation)
         self.queue: deque[Any] | None = None
         self.arrived: asyncio.Future[None] | None = None
         self.serving: Life | None = None

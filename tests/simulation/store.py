@@ -6,6 +6,7 @@ lost: then a write has happened and its writer is told that the store is unavail
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
@@ -145,7 +146,11 @@ class Store:
             self._observe(life, collection.name, before.parsed, row.parsed, call)
             return True
 
-        return await self._do(work, writes=True)
+        asked = self._loop.now
+        done = await self._do(work, writes=True)
+        if not done and collection.name == "runs":
+            self._loop.world.check("refused", LIFE.get(), asyncio.current_task(), document, asked)
+        return done
 
     async def delete(self, collection: Collection, key: str, expected_rev: int | None = None) -> bool:
         def work(life: Life | None, call: Any) -> bool:
@@ -168,7 +173,10 @@ class Store:
             row = self._database.rows(collection).get(key)
             return None if row is None else Record(key, row.document())
 
-        return await self._do(work, writes=False)
+        found = await self._do(work, writes=False)
+        if found is not None and collection.name == "runs":
+            self._loop.world.check("read", asyncio.current_task(), found.document)
+        return found
 
     async def get_blob(self, collection: Collection, key: str) -> bytes | None:
         def work(life: Life | None, call: Any) -> bytes | None:
@@ -259,6 +267,8 @@ class Store:
 
     async def append(self, header: SegmentHeader, events: bytes) -> Appended | DuplicateSegment:
         state = orjson.dumps(header.state)
+        if not header.is_seal:
+            self._loop.world.check("sends", LIFE.get(), "a segment", header.run_id, header.run_generation)
 
         def work(life: Life | None, call: Any) -> Appended | DuplicateSegment:
             segments = self._database.logs.setdefault(header.run_id, [])

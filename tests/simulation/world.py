@@ -281,6 +281,7 @@ class World:
     def _resume(self, life: Life) -> None:
         if life.paused and not life.dead:
             self.history.add(self.loop.now, repr(life), "goes on")
+            self.check("goes_on", life)
             self.loop.resume(life)
 
     def _stop(self) -> None:

@@ -58,7 +58,7 @@ FAULTS = (
             "weights": {"repeat": 20.0, "start_reject": 20.0},
             "scripts": {"slow": 10.0, "quick": 10.0},
         },
-        seed=3,
+        seed=5,
     ),
     Fault(
         id="start-1-interrupt-looks-up",

@@ -36,7 +36,7 @@ FAULTS = (
         breaks=("I6", "I7", "I9", "I10", "I11", "I12", "I30"),
         level="crash",
         settings={".crashes": 1.5, **BUSY},
-        seed=2,
+        seed=7,
     ),
     Fault(
         id="take-1-slot",
