@@ -199,8 +199,9 @@ class Dispatcher:
             for run_id in await self._engine.bus.announced(max(1, self._free)):
                 if self._may_look_at(run_id):
                     self._spawn("execute_announced", run_id, self._look_at(run_id, announce=False))
-                else:
+                elif self._has_in_hand(run_id):
                     self._engine.bus.settle(run_id)
+                # Else nothing was decided about it here: it stays pending, and is claimed by another replica (I33, I35).
 
     def _spawn(self, step: str, run_id: str, work: Awaitable[None]) -> None:
         self._engine.tasks.spawn(step, self._left_to_the_sweep(step, run_id, work))
@@ -213,7 +214,7 @@ class Dispatcher:
 
     def _may_look_at(self, run_id: str) -> bool:
         """Whether nobody here has the run in hand; whoever asks has, from now on, and must look at it."""
-        if self._stopping or run_id in self._active or run_id in self._looked_at or self._places.waits(run_id):
+        if self._stopping or self._has_in_hand(run_id):
             return False
         if len(self._looked_at) >= MAX_LOOKED_AT:
             metrics.LEFT_BUSY.inc()
@@ -221,6 +222,10 @@ class Dispatcher:
         self._looked_at.add(run_id)
         self._note_load()
         return True
+
+    def _has_in_hand(self, run_id: str) -> bool:
+        """Whether the run is executed here, looked at, or waits."""
+        return run_id in self._active or run_id in self._looked_at or self._places.waits(run_id)
 
     def _looked(self, run_id: str) -> None:
         self._looked_at.discard(run_id)
@@ -235,7 +240,8 @@ class Dispatcher:
                 await self.take_over(run, (run.run_generation, run.renewals))  # I33: handed over
         finally:
             self._looked(run_id)
-            self._engine.bus.settle(run_id)  # decided: taken, here or elsewhere, or waiting here
+            if not self._stopping:  # I33: else it may be undecided, and another replica claims it
+                self._engine.bus.settle(run_id)  # decided: taken, here or elsewhere, or waiting here
 
     async def _consider(self, run: Run, *, announce: bool) -> None:
         """Execute a queued run, or let it wait here, in the way of no other harness's (I23)."""

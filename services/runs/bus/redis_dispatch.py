@@ -173,7 +173,8 @@ class Announcements:
                 self._sender.put(Settled(self._key, GROUP, entry_id))
                 continue
             name = run_id.decode(errors="replace")
-            self.settle(name)  # announced twice: the older entry says nothing more
+            if self._held.get(name) != entry_id:  # the same one comes again when it was claimed back from this process
+                self.settle(name)  # announced twice: the older entry says nothing more
             self._held[name] = entry_id
             run_ids.append(name)
         while len(self._held) > MAX_HELD:

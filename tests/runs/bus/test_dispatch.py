@@ -120,6 +120,20 @@ async def test_what_a_dead_replica_did_not_decide_is_handed_to_another(buses: Bu
     assert metrics.CLAIMED._value.get() == claimed + 1
 
 
+async def test_what_was_left_pending_is_handed_out_until_it_is_decided(buses: Buses, valkey: ValkeyServer) -> None:
+    alone, other = await buses.add(claim_after=0.05), await buses.add()
+    other.announce("a")
+    for _ in range(3):  # its own as well: whoever was full then may have room by now
+        assert await alone.announced(1) == ["a"]
+    assert await pending(valkey) == 1
+    alone.settle("a")
+
+    async def nothing_is_pending() -> bool:
+        return not await pending(valkey)
+
+    await until(nothing_is_pending)
+
+
 async def test_what_a_living_replica_is_deciding_is_claimed_by_nobody(buses: Buses) -> None:
     deciding, other = await buses.add(), await buses.add(claim_after=NEVER)
     deciding.announce("a")
