@@ -17,6 +17,7 @@ from harness.run.v1 import run_pb2
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
 from tests.e2e.two_runs import TwoRuns, assert_whole, send, two_runs, until, whole
+from tests.e2e.watching import stopped_outside_of_a_write
 from tests.runs.mesh import Client, kind
 
 HANG = {"script": [{"text": "begun"}, {"hang": True}]}
@@ -140,7 +141,8 @@ async def test_i12_a_run_whose_executor_stands_still_is_ended_by_force_and_once(
     here, there = pairs(brisk)
     agent = await here.agent()
     run_id = await begun(there, agent, "c")
-    send(brisk.second, signal.SIGSTOP)
+    assert brisk.second.process is not None
+    await asyncio.to_thread(stopped_outside_of_a_write, brisk.mesh.folder, brisk.second.process.pid, "runs.sqlite3")
     try:
         assert (await here.cancel(run_id)).status == CANCELLED
         seen = await whole(here, run_id)
@@ -178,7 +180,7 @@ async def test_i12_a_run_that_waits_for_an_executor_on_another_replica_is_cancel
 
 async def test_i12_a_deadline_ends_a_run_although_its_executor_died_before_it(brisk: TwoRuns, pairs: Pairs) -> None:
     here, there = pairs(brisk)
-    run = await there.start(await here.agent("brief", limits={"max_run_seconds": 1}), {"n": 1000, "rate": 5}, "c")
+    run = await there.start(await here.agent("default", limits={"max_run_seconds": 10}), {"n": 1000, "rate": 5}, "c")
     await there.seen(run.run_id, "content_delta")
     brisk.second.end(signal.SIGKILL)
     events = await whole(here, run.run_id)

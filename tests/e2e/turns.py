@@ -12,6 +12,7 @@ import httpx
 
 from tests.support.mesh import poll_until
 
+MOST_COUNTED = 3_000
 TERMINALS = ("run.completed", "run.failed", "run.cancelled", "run.interrupted")
 
 
@@ -54,6 +55,21 @@ def start_when_possible(client: httpx.Client, agent_id: str, message: str, conve
     poll_until(started, "a turn to start")
     run_id: str = answers[-1].json()["data"]["run_id"]
     return run_id
+
+
+def counting(rate: float) -> dict[str, Any]:
+    """A turn that counts aloud, so many numbers a second, and ends when it is told to: after ten minutes at least if nobody does."""
+    steps: list[dict[str, Any]] = []
+    for number in range(MOST_COUNTED):
+        steps += [{"text": f"{number}"}, {"sleep": 1 / rate}]
+    return {"script": [*steps, {"sleep": 600}]}
+
+
+def counted(events: list[Frame]) -> list[int]:
+    """The numbers that a `counting` turn said: all of them, in order, once, or what is read here is not what was said (I7)."""
+    numbers = [int(frame.data["text"]) for frame in events if frame.event_type == "content.delta"]
+    assert numbers == list(range(len(numbers)))
+    return numbers
 
 
 def start_body(agent_id: str, message: str | dict[str, Any], conversation_id: str, **more: Any) -> dict[str, Any]:

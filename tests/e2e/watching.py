@@ -46,11 +46,11 @@ async def pair_on(mesh: RunningMesh) -> AsyncGenerator[Pair]:
         yield Pair(mesh, (mesh.url, other), targets)
 
 
-def stopped_outside_of_a_write(data_dir: Path, pid: int) -> int:
+def stopped_outside_of_a_write(data_dir: Path, pid: int, file: str = "store/runs.sqlite3") -> int:
     """SIGSTOP while the process does not hold the write lock of the SQLite file that all replicas use, or nobody could go on at all."""
     for _ in range(50):
         os.kill(pid, signal.SIGSTOP)
-        with closing(sqlite3.connect(data_dir / "store" / "runs.sqlite3", timeout=1, isolation_level=None)) as store:
+        with closing(sqlite3.connect(data_dir / file, timeout=1, isolation_level=None)) as store:
             try:
                 store.execute("BEGIN IMMEDIATE")
                 store.execute("ROLLBACK")
@@ -138,6 +138,17 @@ class Subscriber:
         self.arrived.append(time.monotonic())
         self._changed.set()
         self._changed.clear()
+
+
+async def cancelled(run_id: str, url: str) -> int:
+    """Tell a run to end; the sequence of its terminal."""
+    async with async_client() as client:
+        answer = await client.delete(f"{url}/api/v1/runs/{run_id}")
+    assert answer.status_code == 200, answer.text
+    run = answer.json()["data"]
+    assert run["status"] == "cancelled", run
+    last: int = run["last_sequence"]
+    return last
 
 
 async def _frames(response: httpx.Response) -> AsyncGenerator[Frame]:

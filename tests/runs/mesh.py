@@ -31,10 +31,13 @@ from harness.state.v1 import thread_state_service_pb2, thread_state_service_pb2_
 from services.common.caller import Capability
 from services.common.capability_token import CapabilitySigner, generate_private_key
 from services.common.channels import Peer, connect
-from services.common.errors import HarnessError
+from services.common.errors import HarnessError, Reason
 
 TOKEN = "service-token-of-the-tests"
 PATIENCE = 30.0
+"""Of one call. Some tests have meshes that help themselves only later than that."""
+LONG = 90.0
+"""Of what takes several calls, or as long as a run."""
 KILL, TERMINATE = signal.SIGKILL, signal.SIGTERM
 
 
@@ -258,14 +261,14 @@ class Client:
             agent_id=agent_id, blueprint=json_format.ParseDict(document, blueprint_pb2.AgentBlueprint())
         )
         # The catalog may not have found the adapter yet; nothing signals that, so this asks again, bounded.
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LONG):
             while True:
                 try:
                     response = await self._catalog.call(
                         self._agents.SaveAgent, request, subject=self.subject, wait_for_ready=True
                     )
                 except HarnessError as error:
-                    if not error.retryable:
+                    if not error.retryable and not _is_unknown_yet(error):
                         raise
                     await asyncio.sleep(0.05)
                 else:
@@ -349,9 +352,7 @@ class Client:
     async def watch(self, run_id: str, after: int = 0) -> AsyncGenerator[event_pb2.Event]:
         """The run's events, until its end."""
         request = run_service_pb2.WatchRunRequest(run_id=run_id, after=after)
-        stream = self._runs.stream(
-            self.runs.WatchRun, request, subject=self.subject, timeout=PATIENCE, wait_for_ready=True
-        )
+        stream = self._runs.stream(self.runs.WatchRun, request, subject=self.subject, timeout=LONG, wait_for_ready=True)
         async with aclosing(stream) as responses:
             async for response in responses:
                 for event in response.events:
@@ -391,7 +392,7 @@ class Client:
 
     async def settled(self, agent_id: str, conversation: str) -> binding_pb2.Binding:
         """The binding once nobody holds its slot."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LONG):
             # Nothing signals a release: a bounded poll.
             while (found := await self.binding(agent_id, conversation)).HasField("active"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -446,6 +447,11 @@ class Client:
         response = await self._sessions.call(self._bindings.ReserveTurn, request, subject=self.subject)
         assert response.outcome == outcome
         return response.binding
+
+
+def _is_unknown_yet(error: HarnessError) -> bool:
+    """Whether a blueprint was found not valid only because the catalog has not seen its adapter yet."""
+    return any(issue.code in (Reason.HARNESS_UNKNOWN, Reason.HARNESS_UNAVAILABLE) for issue in error.details)
 
 
 def kind(event: event_pb2.Event) -> str:

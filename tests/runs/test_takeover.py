@@ -75,7 +75,7 @@ async def test_i11_a_turn_whose_host_died_with_its_executor_is_not_begun_again_a
     counted: Counted, clients: Clients
 ) -> None:
     mesh, caller = counted.mesh, clients(counted.mesh)
-    run = await caller.start(await caller.agent(), {"n": 300, "rate": 30}, "c")
+    run = await caller.start(await caller.agent(), {"n": 100_000, "rate": 30}, "c")
     await reached(caller, run.run_id, 20)
     mesh.runs.end(KILL)
     mesh.reference.restart(KILL)
