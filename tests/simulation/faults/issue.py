@@ -182,7 +182,7 @@ FAULTS = (
         breaks=("I7",),
         level="crash",
         settings={".crashes": 3.0, ".slow": 0.3, "weights": {"start_enqueue": 20.0}, "scripts": {"big": 60.0}},
-        seed=8,
+        seed=25,
     ),
     Fault(
         id="issue-2-attach-from-durable",
@@ -197,7 +197,7 @@ FAULTS = (
         breaks=("I7", "I9", "defect"),
         level="crash",
         settings={".crashes": 1.5, **BUSY},
-        seed=4,
+        seed=7,
     ),
     Fault(
         id="issue-3-duplicate-stops",

@@ -117,7 +117,7 @@ FAULTS = (
             "weights": {"start_interrupt": 30.0},
             "scripts": {"ask": 40.0},
         },
-        seed=5,
+        seed=6,
     ),
     Fault(
         id="start-1-supersedes-what-it-saw",
@@ -140,7 +140,7 @@ FAULTS = (
             "weights": {"start_interrupt": 15.0, "start_enqueue": 20.0},
             "scripts": {"quick": 40.0},
         },
-        seed=49,
+        seed=57,
     ),
     Fault(
         id="start-1-ended-occupant-helped-out",
@@ -163,7 +163,7 @@ FAULTS = (
             "weights": {"start_reject": 30.0},
             "scripts": {"quick": 20.0},
         },
-        seed=13,
+        seed=14,
     ),
     Fault(
         id="start-1-unstored-occupant-helped-out",

@@ -83,7 +83,7 @@ FAULTS = (
             "weights": {"cancel": 20.0, "start_enqueue": 20.0},
             "scripts": {"hang": 20.0},
         },
-        seed=8,
+        seed=21,
     ),
     Fault(
         id="take-1-forced-sets-ending",
@@ -103,7 +103,7 @@ FAULTS = (
             "weights": {"cancel": 20.0, "start_enqueue": 20.0},
             "scripts": {"hang": 20.0},
         },
-        seed=6,
+        seed=8,
     ),
     Fault(
         id="take-2-slot-claimed",
