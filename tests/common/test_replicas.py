@@ -98,7 +98,8 @@ async def until_serving(peer: Peer, *addresses: str) -> None:
 
 
 async def ask(peer: Peer, stub: ToyStub, do: str = "echo", **options: Any) -> str:
-    return (await peer.call(stub.one, Ask(do=do), **{"timeout": BOUND_SECONDS, **options})).text
+    timeout: float = options.pop("timeout", BOUND_SECONDS)
+    return (await peer.call(stub.one, Ask(do=do), timeout=timeout, **options)).text
 
 
 async def test_calls_are_spread_and_go_where_is_least_to_do(start: Start) -> None:

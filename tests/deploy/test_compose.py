@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -101,7 +102,12 @@ class _Overlay(yaml.SafeLoader):
     """Reads what docker compose adds to YAML: `!override` replaces a list instead of adding to it."""
 
 
-_Overlay.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
+def _list(loader: yaml.SafeLoader, node: yaml.Node) -> list[Any]:
+    assert isinstance(node, yaml.SequenceNode)
+    return loader.construct_sequence(node)
+
+
+_Overlay.add_constructor("!override", _list)
 REPLICAS = yaml.load((FOLDER / "compose.replicas.yaml").read_text("utf-8"), _Overlay)["services"]  # noqa: S506 - a safe loader
 
 
