@@ -69,7 +69,8 @@ async def start(folder: Path) -> AsyncIterator[Start]:
             options=server_options(),
         )
         address = f"unix:{folder}/{name}.sock"
-        replica = Replica(address, NamedToy(name), health.aio.HealthServicer(), server)
+        servicer: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - set at run time
+        replica = Replica(address, NamedToy(name), servicer, server)
         add_toy_servicer_to_server(replica.servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(replica.health, server)
         registrations = [(add_toy_servicer_to_server, replica.servicer)]
