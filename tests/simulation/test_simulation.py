@@ -21,7 +21,7 @@ SCHEDULES = int(os.environ.get("HARNESS_SIMULATION_SCHEDULES", "2000"))
 CHUNKS = 16
 FIRST_SEED = 1
 ASKED = {
-    ".crashes": 2.0, ".slow": 0.2, "max_active": 1, "conversations": 3, "clients": 3, "operations": 6,
+    ".crashes": 2.0, ".stops": 1.0, ".slow": 0.2, "max_active": 1, "conversations": 3, "clients": 3, "operations": 6,
     "scripts": {"ask": 50.0}, "weights": {"resume": 40.0, "cancel": 20.0},
 }  # fmt: skip
 """Runs that ask, people who decide, and hardly room for the runs that go on: an interrupt that is given back is rare elsewhere."""
@@ -82,7 +82,7 @@ def test_everything_that_can_go_wrong_does() -> None:
     counts: Counter[str] = Counter()
     for seed in range(1, 60):
         counts += play(seed, "storm").history.counts
-    for seed in range(1, 31):
+    for seed in range(1, 61):
         counts += play(seed, "crash", ASKED).history.counts
     for seed in range(1, 6):
         counts += play(seed, "crash", STOPPED).history.counts
