@@ -141,9 +141,17 @@ class Subscriber:
 
 
 async def cancelled(run_id: str, url: str) -> int:
-    """Tell a run to end; the sequence of its terminal."""
-    async with async_client() as client:
-        answer = await client.delete(f"{url}/api/v1/runs/{run_id}")
+    """Tell a run to end, again while what it is told through is still being started again; the sequence of its terminal."""
+    async with async_client() as client, asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                answer = await client.delete(f"{url}/api/v1/runs/{run_id}")
+            except httpx.TransportError:
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            if answer.status_code not in COME_BACK:
+                break
+            await asyncio.sleep(AGAIN_SECONDS)
     assert answer.status_code == 200, answer.text
     run = answer.json()["data"]
     assert run["status"] == "cancelled", run
