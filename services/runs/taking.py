@@ -37,8 +37,13 @@ class Taking:
         try:
             await asyncio.wait({work, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise Fenced(f"{self.run.run_id}: the lease was lost while the run was being taken")
-            return work.result()
+                raise self._fenced()
+            executor = work.result()
+            if (
+                self._lost.is_set()
+            ):  # I10: both happened at once; nothing is sent under a generation that is known to be old
+                raise self._fenced()
+            return executor
         finally:
             for task in (work, lost):
                 task.cancel()
@@ -56,6 +61,9 @@ class Taking:
     def lose(self) -> None:
         """Others may take the run."""
         self._lost.set()
+
+    def _fenced(self) -> Fenced:
+        return Fenced(f"{self.run.run_id}: the lease was lost while the run was being taken")
 
     def _renewed(self, run: Run) -> Run | None:
         if run.run_generation != self.run.run_generation or run.status is not Status.RUNNING:
