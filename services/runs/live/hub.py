@@ -283,10 +283,7 @@ class LiveHub:
         metrics.READS_OF_WATCHERS.inc()
         segments = await self._read(follower.run_id, cursor, CHUNK_BYTES, MAX_READ_SEGMENTS)
         if not segments:
-            # I34: a store that answers from before the append has lost nothing.
-            if self._is_trimmed and not await _from_store(self._is_trimmed(follower.run_id)):
-                raise _unreadable()
-            raise _expired(cursor)
+            raise await self._missing(follower.run_id, cursor)
         for segment in segments:
             self._offer(follower, segment)
         return chunk_after(segments, cursor)
@@ -296,8 +293,16 @@ class LiveHub:
         logged = await _from_store(self._log.read(run_id, cursor, max_bytes=max_bytes, limit=limit))
         segments = [Segment.from_log(one) for one in logged if not one.header.is_seal]
         if segments and segments[0].first_sequence > cursor + 1:
-            raise _expired(cursor)
+            raise await self._missing(run_id, cursor)
         return segments
+
+    async def _missing(self, run_id: str, cursor: int) -> HarnessError:
+        """What it means that the log does not show an event that is known to have been there."""
+        return _expired(cursor) if await _from_store(self._may_be_deleted(run_id)) else _unreadable()
+
+    async def _may_be_deleted(self, run_id: str) -> bool:
+        # I34: a store that answers from before an append has lost nothing.
+        return self._is_trimmed is None or await self._is_trimmed(run_id)
 
     async def _read_page(self, run_id: str, cursor: int, limit: int) -> run_service_pb2.ListEventsResponse:
         page = run_service_pb2.ListEventsResponse(next_cursor=cursor)
@@ -327,10 +332,9 @@ class LiveHub:
                 wanted, known = follower.wanted, follower.known
                 logged = await self._log.read(follower.run_id, known, max_bytes=CATCH_UP_BYTES)
                 segments = [Segment.from_log(one) for one in logged if not one.header.is_seal]
-                if (
-                    segments and segments[0].first_sequence > follower.known + 1
-                ):  # I7: deleted in between, never skipped
-                    follower.lose()
+                hole = bool(segments) and segments[0].first_sequence > follower.known + 1
+                if hole and await self._may_be_deleted(follower.run_id):
+                    follower.lose()  # I7: deleted in between, never skipped
                 for segment in segments:
                     follower.offer(segment)
                 if follower.known == known:

@@ -114,7 +114,10 @@ async def test_deleted_events_are_an_expired_cursor(hub: LiveHub, log: SegmentLo
     assert await watched(hub, 4, until=6) == run.events[4:]
 
 
-async def test_i34_less_than_is_known_to_be_there_is_an_expired_cursor_only_of_a_trimmed_run(log: SegmentLog) -> None:
+@pytest.mark.parametrize("missing", [2, 3])
+async def test_i34_less_than_is_known_to_be_there_is_an_expired_cursor_only_of_a_trimmed_run(
+    log: SegmentLog, missing: int
+) -> None:
     trimmed: list[bool] = []
 
     async def is_trimmed(run_id: str) -> bool:
@@ -126,12 +129,33 @@ async def test_i34_less_than_is_known_to_be_there_is_an_expired_cursor_only_of_a
         await run.append(2)
     waiting = asyncio.create_task(watched(hub, 6))
     await hub.wait_terminal("r", 0)
-    await log.delete("r")  # what a store that answers from before the appends shows as well
+    await log.delete("r", missing)  # what a store that answers from before the appends shows as well
     for reason in (Reason.STORE_UNAVAILABLE, Reason.CURSOR_EXPIRED):
         with pytest.raises(HarnessError) as error:
             await watched(hub, 2)
         assert error.value.reason is reason
         trimmed.append(True)
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await hub.stop()
+
+
+async def test_i34_a_notice_over_a_hole_is_no_lost_run(log: SegmentLog) -> None:
+    async def is_trimmed(run_id: str) -> bool:
+        return False
+
+    hub = LiveHub(log, NoBus(), executes_here=lambda _: False, is_trimmed=is_trimmed, poll_seconds=3600)
+    run = RunLog(log)
+    await run.append(2)
+    waiting = asyncio.create_task(watched(hub, 2))
+    await hub.wait_terminal("r", 0)
+    for terminal in (False, True):
+        await run.append(2, terminal=terminal)
+    await log.delete("r", 2)
+    await hub.poll_once()
+    # Neither skipped nor given up: whoever waits goes on to wait for the store.
+    assert not await hub.wait_terminal("r", 0.05)
     assert not waiting.done()
     waiting.cancel()
     await asyncio.wait({waiting})
