@@ -401,7 +401,8 @@ async def test_i35_both_sides_forget_a_call_that_is_given_up_as_it_arrives(start
         (exchange,) = toy.exchange._exchanges
         call.call_id, call.request = 8, Ask(do="echo").SerializeToString()
         await rpc.write(api.ExchangeRequest(calls=[call]))
-        assert [answer.call_id for answer in (await rpc.read()).answers] == [8]
+        response: Any = await rpc.read()
+        assert [answer.call_id for answer in response.answers] == [8]
     assert not exchange._tasks
     rpc.cancel()
 
