@@ -13,7 +13,7 @@ from services.common.store import InvalidQuery
 from services.runs import resume
 from services.runs.cancelling import as_seen
 from services.runs.engine import Engine
-from services.runs.run import Run
+from services.runs.run import Run, Status
 
 DEFAULT_PAGE: Final = 50
 MAX_PAGE: Final = 200
@@ -60,8 +60,9 @@ class Queries:
         if not resume.is_pending(binding):
             return None
         run = await self._engine.store.get(binding.interrupt.run_id)
-        if run is not None and (await as_seen(self._engine.log, run)).is_open:
-            return None  # Resume: shown only once its run's terminal is in the log
+        if run is not None and (await as_seen(self._engine.log, run)).status is not Status.INTERRUPTED:
+            # I24: shown only once its run's terminal is in the log; one that ended otherwise asks nothing.
+            return None
         return resume.state_of(binding)
 
     async def page(

@@ -127,10 +127,15 @@ async def test_a_start_that_is_refused_leaves_nothing_behind(moment):
 
 
 class BrokenRegistry(RuntimeRegistry):
-    """Fails while the input of a turn that carries a state token is put together."""
+    """Fails while the input of its second turn is put together."""
+
+    turns = 0
 
     def _state_stub(self, address):
-        raise OSError(address)
+        self.turns += 1
+        if self.turns == 2:
+            raise OSError(address)
+        return super()._state_stub(address)
 
 
 async def test_i6_a_start_that_fails_ends_no_older_run_and_takes_no_place():

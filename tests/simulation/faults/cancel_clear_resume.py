@@ -409,8 +409,8 @@ FAULTS = (
         edits=(
             Edit(
                 "services.runs.queries",
-                "        if run is not None and (await as_seen(self._engine.log, run)).is_open:\n            return None  # Resume",
-                "        if False:\n            return None  # Resume",
+                "        if run is not None and (await as_seen(self._engine.log, run)).status is not Status.INTERRUPTED:\n",
+                "        if False:\n",
             ),
         ),
         breaks=("I24",),
