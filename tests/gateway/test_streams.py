@@ -241,7 +241,7 @@ async def test_i14_a_slow_subscriber_reads_the_log_and_sees_everything(start_gat
             await gateway.mesh.emit(run, *(delta(f"{part} {'y' * 900}") for _ in range(100)))
         await gateway.mesh.finish(run)
         fast = await reading
-        seen += await slow.until(b"run.completed")
+        seen += await slow.until(b"\r\n0\r\n\r\n")
         metrics = (await client.get("/metrics")).text
         replay = await read_stream(client, run.record.run_id)
     assert dechunked(seen) == fast == replay
@@ -336,7 +336,7 @@ async def test_silence_is_filled_with_comments(start_gateway: Any) -> None:
     data += await stream.until(b"content.delta")
     data += await stream.until(b": keep-alive\n\n")
     await gateway.mesh.finish(run)
-    data += await stream.until(b"run.completed")
+    data += await stream.until(b"\r\n0\r\n\r\n")
     assert [frame["id"] for frame in frames(dechunked(data))] == [1, 2, 3]
     stream.close()
 
@@ -393,7 +393,7 @@ async def test_a_watch_that_ends_without_a_terminal_is_opened_again(gateway: Run
         await gateway.mesh.emit(run, delta(text))
         data += await stream.until(text.encode())
     await gateway.mesh.finish(run)
-    data += await stream.until(b"run.completed")
+    data += await stream.until(b"\r\n0\r\n\r\n")
     stream.close()
     assert [frame["id"] for frame in frames(dechunked(data))] == [1, 2, 3, 4]
     assert gateway.mesh.counts["WatchRun"] > 1
