@@ -18,6 +18,7 @@ from services.catalog.canonical import Bounds, NotJson, canonical_json, message_
 from services.catalog.capabilities import complete
 from services.catalog.disclosure import findings, text_problem
 from services.catalog.options_schema import OptionsSchema, SchemaRefused
+from services.common.capabilities import constraint_problem
 
 CONTRACT_VERSIONS: Final = frozenset({1})
 """The versions of the adapter contract this control plane speaks."""
@@ -69,7 +70,7 @@ def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
     _refuse_findings(presentation, "presentation")
     capabilities = complete(said.capabilities)
     for key, capability in capabilities.items():
-        problem = constraints_problem(capability.constraints)
+        problem = constraints_problem(capability.constraints, key)
         if problem is not None:
             raise DescriptorRefused(f"The descriptor's capabilities.{key}.{problem}"[:500])
     kept.capabilities.clear()
@@ -85,12 +86,14 @@ def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
     return KnownDescriptor(kept, max(common), options, capabilities, message_document(kept))
 
 
-def constraints_problem(constraints: struct_pb2.Struct) -> str | None:
-    """Why a capability's constraints may not be shown; None if they may."""
+def constraints_problem(constraints: struct_pb2.Struct, key: str = "") -> str | None:
+    """Why a capability's constraints may not be shown, or cannot be compared; None if they may and can."""
     try:
         value = plain_struct(constraints, "constraints", Bounds(MAX_JSON_DEPTH, MAX_JSON_VALUES))
     except NotJson as error:
         return f"constraints holds a value that {error.what}."
+    if (problem := constraint_problem(key, constraints)) is not None:
+        return f"constraints.{problem}."
     if len(canonical_json(value)) > MAX_CONSTRAINTS_BYTES:
         return f"constraints has more than {MAX_CONSTRAINTS_BYTES} bytes."
     for finding in findings(value, "constraints"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from services.catalog.capabilities import KEYS
+from services.common.capabilities import KEYS
 from services.common.errors import Reason
 from tests.catalog.conftest import Host, Start
 from tests.catalog.processes import (

@@ -1,6 +1,6 @@
 """Which harnesses there are, and what is shown of them."""
 
-from services.catalog.capabilities import KEYS
+from services.common.capabilities import KEYS
 from tests.catalog.processes import AVAILABLE, Client
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from adapters.sdk.capabilities import CAPABILITY_KEYS
-from services.catalog.capabilities import KEYS
+from services.common.capabilities import KEYS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "capabilities.md"
 
