@@ -14,6 +14,9 @@ MAX_STRING_CHARACTERS: Final = 2_000
 """The longest single text of a descriptor's free-form parts; bounds what the patterns below have to look at (I35)."""
 MAX_KEY_CHARACTERS: Final = 128
 
+_CREDENTIAL: Final = re.compile(
+    r"\bA[KS]IA[0-9A-Z]{12}|\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12}|\bgh[pousr]_[A-Za-z0-9]{16}|\bxox[abprs]-|-----BEGIN |\beyJ[\w-]{10,}\."
+)
 _TEXT_RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("a control character", re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")),
     ("markup", re.compile(r"</?[A-Za-z!]")),
@@ -22,12 +25,7 @@ _TEXT_RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("an address", re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,15}://|\bunix:|\b\d{1,3}(?:\.\d{1,3}){3}\b|\blocalhost:\d")),
     ("a path", re.compile(r"(?:^|[\s\"'`(=:,\[])(?:/[\w.@-]+/[\w.@-]|~/|\.\./|[A-Za-z]:\\)")),
     ("an image reference", re.compile(r"@sha256:[0-9a-f]{8}|\b[\w-]+\.[\w.-]+/[\w./-]+:[\w.-]")),
-    (
-        "a credential",
-        re.compile(
-            r"\bA[KS]IA[0-9A-Z]{12}|\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12}|\bgh[pousr]_[A-Za-z0-9]{16}|\bxox[abprs]-|-----BEGIN |\beyJ[\w-]{10,}\."
-        ),
-    ),
+    ("a credential", _CREDENTIAL),
     (
         "a credential",
         re.compile(
@@ -67,6 +65,11 @@ def text_problem(text: str) -> str | None:
         if pattern.search(text):
             return what
     return None
+
+
+def credential_problem(text: str) -> str | None:
+    """What is refused also in texts that no client sees: something of the form of a credential. None if nothing."""
+    return "a credential" if _CREDENTIAL.search(text) else None
 
 
 def key_problem(key: str) -> str | None:

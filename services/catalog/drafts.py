@@ -53,4 +53,4 @@ async def validate(draft: AgentBlueprint, harnesses: Harnesses, claimed_revision
             profile_settings=struct_of(profile.settings),
         ),
     )
-    return verdict if answer is None else evaluated(verdict, answer)
+    return verdict if answer is None else evaluated(verdict, answer, snapshot.tools)

@@ -5,33 +5,30 @@ All problems are reported at once, each with its field, and any of them keeps th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    SecretStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 
 from services.catalog.disclosure import text_problem
+from services.catalog.operator_section import (
+    Address,
+    JsonSettings,
+    Section,
+    TokenFile,
+    TokenVariable,
+    resolved_address,
+    resolved_token,
+)
 from services.catalog.operator_yaml import read_yaml
+from services.catalog.tool_registry import RegisteredTool, ToolEntry, registered
 from services.common.errors import ConfigurationError
-from services.common.settings import check_address
 
 MAX_ADAPTERS: Final = 256
 MAX_PROFILES: Final = 64
-MAX_SETTINGS_DEPTH: Final = 12
-MAX_TOKEN_BYTES: Final = 8_192
-_EXACT_INTEGERS: Final = 1 << 53
+MAX_TOOLS: Final = 1_024
 
 
 def _shown_text(text: str) -> str:
@@ -42,45 +39,20 @@ def _shown_text(text: str) -> str:
     return text
 
 
-def _check_settings(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    _check_setting(settings, "settings", 1)
-    return settings
-
-
-def _check_setting(value: object, path: str, depth: int) -> None:
-    if depth > MAX_SETTINGS_DEPTH:
-        raise ValueError(f"{path} is nested more than {MAX_SETTINGS_DEPTH} deep")
-    if isinstance(value, Mapping):
-        for key, child in cast(Mapping[str, object], value).items():
-            _check_setting(child, f"{path}.{key}", depth + 1)
-    elif isinstance(value, list):
-        for number, child in enumerate(cast(list[object], value)):
-            _check_setting(child, f"{path}[{number}]", depth + 1)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{path} is not a finite number")
-    elif isinstance(value, int) and abs(value) > _EXACT_INTEGERS:
-        raise ValueError(f"{path} is beyond 2^53: write it as text, for adapters read numbers as doubles")
-
-
 HarnessId = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{1,63}$")]
 ProfileId = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 ModelAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Module = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=128)]
 
 
-class _Section(BaseModel):
-    # Strict: a text where a number belongs is a mistake, not a number. Unknown keys are refused.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-
-class Limits(_Section):
+class Limits(Section):
     """Upper bounds under a profile; none: those of the contract."""
 
     max_run_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
     max_concurrent_runs: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
-class Sandbox(_Section):
+class Sandbox(Section):
     """How a sandbox of a profile is made."""
 
     worker_module: Module
@@ -93,14 +65,14 @@ class Sandbox(_Section):
     cpu_millis: Annotated[int, Field(ge=0, le=1_024_000)] = 0
 
 
-class ProfileEntry(_Section):
+class ProfileEntry(Section):
     """One profile: an alias authors may choose, and what stands behind it, which they never see."""
 
     id: ProfileId
     display_name: Annotated[str, Field(max_length=200), AfterValidator(_shown_text)] = ""
     description: Annotated[str, Field(max_length=2000), AfterValidator(_shown_text)] = ""
     placement: Literal["provider_managed", "sandbox_pod", "in_process"]
-    settings: Annotated[dict[str, JsonValue], AfterValidator(_check_settings)] = Field(default_factory=dict)
+    settings: JsonSettings = Field(default_factory=dict)
     model_aliases: Annotated[list[ModelAlias], Field(max_length=64)] = Field(default_factory=list)
     limits: Limits = Limits()
     sandbox: Sandbox | None = None
@@ -116,13 +88,13 @@ class ProfileEntry(_Section):
         return self
 
 
-class AdapterEntry(_Section):
+class AdapterEntry(Section):
     """One allow-listed adapter."""
 
     harness_id: HarnessId
-    address: Annotated[str, Field(min_length=1, max_length=512)]
-    token_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")] | None = None
-    token_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    address: Address
+    token_env: TokenVariable | None = None
+    token_file: TokenFile | None = None
     embedded_module: Module | None = None
     enabled: bool = True
     profiles: Annotated[list[ProfileEntry], Field(min_length=1, max_length=MAX_PROFILES)]
@@ -134,7 +106,7 @@ class AdapterEntry(_Section):
         return self
 
 
-class OperatorFile(_Section):
+class OperatorFile(Section):
     """The whole file."""
 
     version: Literal[1]
@@ -142,6 +114,7 @@ class OperatorFile(_Section):
     retention_profiles: Annotated[list[ProfileId], Field(min_length=1, max_length=64)] = Field(
         default_factory=lambda: ["standard"]
     )
+    tools: Annotated[list[ToolEntry], Field(max_length=MAX_TOOLS)] = Field(default_factory=list[ToolEntry])
 
 
 @dataclass(frozen=True)
@@ -157,10 +130,11 @@ class AllowedAdapter:
 
 @dataclass(frozen=True)
 class Operator:
-    """What the operator decided, by harness id."""
+    """What the operator decided: adapters by harness id, tools by their ids."""
 
     adapters: Mapping[str, AllowedAdapter]
     retention_profiles: tuple[str, ...]
+    tools: Mapping[str, RegisteredTool]
 
 
 def load_operator_file(path: Path, data_dir: Path, environment: Mapping[str, str]) -> Operator:
@@ -178,54 +152,21 @@ def load_operator_file(path: Path, data_dir: Path, environment: Mapping[str, str
             adapters[entry.harness_id] = _allowed(entry, data_dir, environment)
         except ValueError as error:
             problems.append(f"adapters[{number}].{error}")
+    tools, wrong = registered(document.tools if document is not None else (), data_dir, environment)
+    problems += wrong
     if problems or document is None:
         raise ConfigurationError("\n".join(f"{path}: {problem}" for problem in problems))
-    return Operator(adapters, tuple(document.retention_profiles))
+    return Operator(adapters, tuple(document.retention_profiles), tools)
 
 
 def _allowed(entry: AdapterEntry, data_dir: Path, environment: Mapping[str, str]) -> AllowedAdapter:
     return AllowedAdapter(
         entry.harness_id,
-        _address(entry.address, data_dir),
-        _token(entry, environment),
+        resolved_address(entry.address, data_dir),
+        resolved_token(entry.token_env, entry.token_file, environment),
         entry.enabled,
         {profile.id: profile for profile in entry.profiles},
     )
-
-
-def _address(text: str, data_dir: Path) -> str:
-    if text.startswith("unix:") and not text.startswith("unix:/"):
-        text = f"unix:{data_dir.resolve() / text.removeprefix('unix:')}"
-    try:
-        return check_address(text)
-    except ValueError as error:
-        raise ValueError(f"address: {error}.") from None
-
-
-def _token(entry: AdapterEntry, environment: Mapping[str, str]) -> SecretStr | None:
-    if entry.token_env is not None:
-        text, where = environment.get(entry.token_env, ""), "token_env"
-        if not text:
-            raise ValueError(f"token_env: the environment variable {entry.token_env} is not set.")
-    elif entry.token_file is not None:
-        text, where = _token_file(entry.token_file), "token_file"
-    else:
-        return None
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError(f"{where}: the token must be printable ASCII without spaces, and not empty.")
-    return SecretStr(text)
-
-
-def _token_file(name: str) -> str:
-    try:
-        with open(name, "rb") as file:
-            data = file.read(MAX_TOKEN_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no file name"
-        raise ValueError(f"token_file: {name!r} cannot be read: {reason}.") from None
-    if len(data) > MAX_TOKEN_BYTES:
-        raise ValueError(f"token_file: {name!r} is larger than {MAX_TOKEN_BYTES} bytes: that is no token.")
-    return data.decode("ascii", errors="replace").strip()
 
 
 def _problems_of(error: ValidationError) -> Iterator[str]:
@@ -252,6 +193,7 @@ def _duplicates(raw: object) -> Iterator[str]:
     yield from _twice(adapters, "harness_id", "adapters")
     for number, adapter in enumerate(adapters):
         yield from _twice(_entries(adapter, "profiles"), "id", f"adapters[{number}].profiles")
+    yield from _twice(_entries(raw, "tools"), "id", "tools")
 
 
 def _entries(raw: object, name: str) -> list[Any]:

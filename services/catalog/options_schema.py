@@ -18,7 +18,8 @@ import jsonschema
 import jsonschema.exceptions
 import jsonschema.validators
 
-from services.catalog.disclosure import Finding, findings, key_problem, text_problem
+from services.catalog.canonical import canonical_json
+from services.catalog.disclosure import Finding, credential_problem, findings, key_problem, text_problem
 from services.common.errors import FieldIssue
 
 MAX_DEPTH: Final = 8
@@ -65,12 +66,7 @@ class OptionsSchema:
 
     def __init__(self, schema: Schema) -> None:
         """Errors: `SchemaRefused`."""
-        _Walk(schema).check()
-        try:
-            jsonschema.Draft202012Validator.check_schema(dict(schema))
-        except jsonschema.exceptions.SchemaError as error:
-            raise SchemaRefused(_json_path("options_schema", error.absolute_path), "is no valid JSON Schema") from None
-        self._schema = _closed(schema) if schema else _CLOSED
+        self._schema = admitted(schema, "options_schema", shown=True)
         self._validator = _BoundedValidator(self._schema)
 
     def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,6 +79,19 @@ class OptionsSchema:
         return [issue for error in errors for issue in _issues_of(error, path)][:MAX_ISSUES]
 
 
+def admitted(schema: Schema, name: str, *, shown: bool) -> Schema:
+    """The schema, its objects closed to unknown keys. `name` is what it is called in errors, `shown` whether clients see it (I18).
+
+    Errors: `SchemaRefused`.
+    """
+    _Walk(schema, name, shown=shown).check()
+    try:
+        jsonschema.Draft202012Validator.check_schema(dict(schema))
+    except jsonschema.exceptions.SchemaError as error:
+        raise SchemaRefused(_json_path(name, error.absolute_path), "is no valid JSON Schema") from None
+    return _closed(schema) if schema else _CLOSED
+
+
 class _Visit(NamedTuple):
     path: str
     depth: int
@@ -92,19 +101,21 @@ class _Visit(NamedTuple):
 class _Walk:
     """One look at every part of a schema, following references, within bounds."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, name: str, *, shown: bool) -> None:
         self._root = schema
+        self._named = name
+        self._shown = shown
         self._left = MAX_EXPANDED
 
     def check(self) -> None:
         if "$ref" in self._root or self._root.get("type", "object") != "object":
-            raise SchemaRefused("options_schema", "the root must be of type object and no reference")
-        self._schema(self._root, _Visit("options_schema", 1, ()))
+            raise SchemaRefused(self._named, "the root must be of type object and no reference")
+        self._schema(self._root, _Visit(self._named, 1, ()))
 
     def _schema(self, schema: object, at: _Visit) -> None:
         self._left -= 1
         if self._left < 0:
-            raise SchemaRefused("options_schema", f"has more than {MAX_EXPANDED} schemas once references are followed")
+            raise SchemaRefused(self._named, f"has more than {MAX_EXPANDED} schemas once references are followed")
         if at.depth > MAX_DEPTH:
             raise SchemaRefused(at.path, f"is nested more than {MAX_DEPTH} deep")
         if isinstance(schema, bool):
@@ -130,7 +141,7 @@ class _Walk:
         if match is None:
             raise SchemaRefused(f"{at.path}.$ref", "a reference must be #/$defs/<name>")
         name = match[1]
-        definitions = _mapping(self._root, "$defs", "options_schema")
+        definitions = _mapping(self._root, "$defs", self._named)
         if name not in definitions:
             raise SchemaRefused(f"{at.path}.$ref", "refers to nothing")
         if name in at.within:
@@ -140,18 +151,17 @@ class _Walk:
     def _keywords(self, schema: Schema, path: str) -> None:
         for number, keyword in enumerate(schema):
             if keyword not in _KEYWORDS:
-                raise SchemaRefused(f"{path}[key {number}]", "is no keyword that options schemas may use")
+                raise SchemaRefused(f"{path}[key {number}]", "is no keyword that these schemas may use")
         for keyword in _TEXT:
-            self._refuse(text_problem(str(schema.get(keyword, ""))), f"{path}.{keyword}")
+            self._refuse(self._text_problem(str(schema.get(keyword, ""))), f"{path}.{keyword}")
         for keyword in _DATA:
-            for finding in findings(schema.get(keyword), f"{path}.{keyword}"):
-                self._refuse(finding.what, finding.path)
+            self._data(schema.get(keyword), f"{path}.{keyword}")
         if not _DIALECT.fullmatch(str(schema.get("$schema", "https://json-schema.org/draft/2020-12/schema"))):
             raise SchemaRefused(f"{path}.$schema", "must be JSON Schema draft 2020-12")
         if "$defs" in schema and schema is not self._root:
             raise SchemaRefused(f"{path}.$defs", "definitions belong at the root")
         for name in (*_list(schema, "required", path), *_list(schema, "type", path, or_text=True)):
-            self._refuse(text_problem(str(name)), f"{path}.required")
+            self._refuse(self._text_problem(str(name)), f"{path}.required")
         _mapping(schema, "dependentRequired", path)
         if "pattern" in schema:
             _check_pattern(schema["pattern"], f"{path}.pattern")
@@ -159,7 +169,17 @@ class _Walk:
     def _name(self, name: str, path: str) -> None:
         if not _NAME.fullmatch(name):
             raise SchemaRefused(path, "a name must be 1 to 64 of A-Z, a-z, 0-9, _, . and -, a letter or _ first")
-        self._refuse(key_problem(name), path)
+        self._refuse(key_problem(name) if self._shown else None, path)
+
+    def _text_problem(self, text: str) -> str | None:
+        return text_problem(text) if self._shown else credential_problem(text)
+
+    def _data(self, value: object, path: str) -> None:
+        if not self._shown:
+            self._refuse(credential_problem(canonical_json(value).decode()), path)
+            return
+        for finding in findings(value, path):
+            self._refuse(finding.what, finding.path)
 
     def _refuse(self, problem: str | None, path: str) -> None:
         if problem is not None:

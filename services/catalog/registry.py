@@ -11,6 +11,7 @@ from services.catalog.adapter_watch import AdapterWatch, Descriptors, Pace
 from services.catalog.clients import AdapterClient
 from services.catalog.operator_file import AllowedAdapter, Operator
 from services.catalog.snapshot import HarnessState, Snapshot, catalog_revision
+from services.catalog.tool_registry import Tools
 from services.common.tasks import BackgroundTasks
 
 OLD_SECONDS: Final = 1.0
@@ -30,6 +31,7 @@ class Registry:
         pace: Pace,
     ) -> None:
         self._retention_profiles = operator.retention_profiles
+        self.tools: Tools = operator.tools
         self._pace = pace
         self._revision = ""
         self._clients = {harness_id: make_client(adapter) for harness_id, adapter in operator.adapters.items()}
@@ -49,8 +51,8 @@ class Registry:
         """What is known now."""
         states: Mapping[str, HarnessState] = {name: watch.state for name, watch in self._watches.items()}
         if not self._revision:
-            self._revision = catalog_revision(states.values(), self._retention_profiles)
-        return Snapshot(states, self._revision, self._retention_profiles)
+            self._revision = catalog_revision(states.values(), self._retention_profiles, self.tools)
+        return Snapshot(states, self._revision, self._retention_profiles, self.tools)
 
     async def learn(self, harness_id: str) -> None:
         """Looks at a harness of which nothing is known yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harness.catalog.v1 import harness_pb2 as pb
@@ -19,6 +19,7 @@ from services.catalog.canonical import canonical_json, digest
 from services.catalog.capabilities import complete
 from services.catalog.descriptor_policy import CONTRACT_VERSIONS, KnownDescriptor
 from services.catalog.operator_file import AllowedAdapter, ProfileEntry
+from services.catalog.tool_registry import RegisteredTool, Tools
 
 PLACEMENTS: Final[Mapping[str, Placement.ValueType]] = {
     "provider_managed": PLACEMENT_PROVIDER_MANAGED,
@@ -55,11 +56,14 @@ class Snapshot:
     harnesses: Mapping[str, HarnessState]
     revision: str
     retention_profiles: tuple[str, ...]
+    tools: Tools = field(default_factory=dict[str, RegisteredTool])
 
 
-def catalog_revision(states: Iterable[HarnessState], retention_profiles: Iterable[str]) -> str:
+def catalog_revision(states: Iterable[HarnessState], retention_profiles: Iterable[str], tools: Tools) -> str:
     """`cat_` and 40 hex digits. Not of health, address or incarnation: those change no verdict (I16)."""
     parts: list[Any] = [sorted(CONTRACT_VERSIONS), sorted(retention_profiles)]
+    # Of a tool a verdict depends on its being there and being sensitive; whatever else changes is in force at once.
+    parts.append(sorted([tool.tool_id, tool.sensitive] for tool in tools.values()))
     parts += sorted(([state.adapter.harness_id, _verdict_parts(state)] for state in states), key=lambda part: part[0])
     return "cat_" + hashlib.sha256(canonical_json(parts)).hexdigest()[:40]
 

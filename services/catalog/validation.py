@@ -18,6 +18,8 @@ from services.catalog.disclosure import key_problem, safe_text
 from services.catalog.fingerprint import config_fingerprint
 from services.catalog.operator_file import ProfileEntry
 from services.catalog.snapshot import PLACEMENTS, HarnessState, Snapshot
+from services.catalog.tool_bindings import approval_issues, binding_issues
+from services.catalog.tool_registry import Tools
 from services.common.errors import FieldIssue, Reason
 
 MAX_ISSUES: Final = 100
@@ -73,7 +75,9 @@ def judge(draft: pb.AgentBlueprint, snapshot: Snapshot) -> Verdict:
     issues += _option_issues(options, selection.known)
     issues += _prompt_issues(blueprint.prompt)
     issues += _policy_issues(blueprint, snapshot)
+    issues += binding_issues(blueprint, snapshot.tools)
     issues += capability_issues(blueprint, capabilities, selection.state.adapter.harness_id)
+    issues += approval_issues(blueprint, snapshot.tools, capabilities, selection.state.adapter.harness_id)
     if selection.profile is not None:
         issues += _profile_issues(blueprint, selection.profile, selection.known)
     return Verdict(
@@ -84,7 +88,7 @@ def judge(draft: pb.AgentBlueprint, snapshot: Snapshot) -> Verdict:
     ).with_issues(*issues)
 
 
-def evaluated(verdict: Verdict, answer: EvaluateResponse) -> Verdict:
+def evaluated(verdict: Verdict, answer: EvaluateResponse, tools: Tools) -> Verdict:
     """The verdict with what the adapter itself found.
 
     Its normalised options are not taken over: a fingerprint must not depend on whether the adapter was up (I17); defaults
@@ -96,7 +100,9 @@ def evaluated(verdict: Verdict, answer: EvaluateResponse) -> Verdict:
     harness_id = verdict.normalized.harness.id
     issues = [_safe_issue(issue.path, issue.code, issue.message) for issue in answer.issues]
     known = set(verdict.issues)
-    issues += [issue for issue in capability_issues(verdict.normalized, capabilities, harness_id) if issue not in known]
+    needed = capability_issues(verdict.normalized, capabilities, harness_id)
+    asked = approval_issues(verdict.normalized, tools, capabilities, harness_id)
+    issues += [issue for issue in (*needed, *asked) if issue not in known]
     return replace(verdict, capabilities=capabilities).with_issues(*issues)
 
 
@@ -122,7 +128,7 @@ def _safe_capabilities(answer: EvaluateResponse) -> dict[str, Capability]:
     safe: dict[str, Capability] = {}
     for key, said in answer.capabilities.items():
         safe[key] = Capability(level=said.level, explanation=safe_text(said.explanation, "", 1000))
-        if constraints_problem(said.constraints) is None:
+        if constraints_problem(said.constraints, key) is None:
             safe[key].constraints.CopyFrom(said.constraints)
     return safe
 
@@ -179,11 +185,6 @@ def _policy_issues(blueprint: pb.AgentBlueprint, snapshot: Snapshot) -> Iterator
         if retention not in profiles:
             message = f"There is no such retention profile; there is: {', '.join(profiles)}."
             yield FieldIssue(f"{section}.retention_profile", "retention_profile_unknown", message)
-    first: dict[str, int] = {}
-    for number, binding in enumerate(blueprint.tools.bindings):
-        if first.setdefault(binding.tool_id, number) != number:
-            message = f"The tool is already that of tools.bindings[{first[binding.tool_id]}]: remove one of them."
-            yield FieldIssue(f"tools.bindings[{number}].tool_id", "duplicate", message)
     if blueprint.memory.write_scope == pb.MEMORY_SCOPE_ORGANIZATION:
         message = "The organisation's memory is read-only to agents: choose user or agent."
         yield FieldIssue("memory.write_scope", "not_allowed", message)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from harness.common.v1.blueprint_pb2 import AgentBlueprint
 from services.catalog.descriptor_policy import admit
 from services.catalog.operator_file import AllowedAdapter, ProfileEntry
 from services.catalog.snapshot import HarnessState, Snapshot, catalog_revision
+from services.catalog.tool_registry import ToolEntry, registered
 from services.catalog.validation import Verdict, judge
 from tests.catalog.conftest import Host, Start
 from tests.catalog.processes import AVAILABLE, Client, blueprint, message, operator, toy_entry, until
@@ -40,9 +42,12 @@ def snapshot(**changes: Any) -> Snapshot:
     profiles = [ProfileEntry.model_validate(profile) for profile in toy_entry()["profiles"]]
     adapter = AllowedAdapter("toy", "unix:/nowhere", None, True, {profile.id: profile for profile in profiles})
     state = HarnessState(adapter, admit("toy", json_format.ParseDict(descriptor(**changes), Descriptor())))
-    return Snapshot({"toy": state}, catalog_revision([state], ["standard"]), ("standard",))
+    return Snapshot({"toy": state}, catalog_revision([state], ["standard"], TOOLS), ("standard",), TOOLS)
 
 
+TOOLS, _ = registered(
+    [ToolEntry(id="t", provider="unix:/t", description="T.", input_schema={}, sensitive=False)], Path(), {}
+)
 CATALOG = snapshot()
 ABLE = snapshot(
     capabilities={

@@ -10,6 +10,7 @@ from services.catalog.agents import Agents
 from services.catalog.registry import Registry
 from services.catalog.resolution import resolve
 from services.catalog.service.messages import record_message, version_message
+from services.catalog.tool_grants import grants
 
 
 class ResolutionServicer(ResolutionServiceServicer):
@@ -24,7 +25,9 @@ class ResolutionServicer(ResolutionServiceServicer):
         if request.record_only:
             return pb.ResolveAgentResponse(record=record_message(agent))
         version = await self._agents.version(agent, request.version)
-        return pb.ResolveAgentResponse(record=record_message(agent), version=version_message(version))
+        answer = pb.ResolveAgentResponse(record=record_message(agent), version=version_message(version))
+        answer.tools.extend(grants(answer.version.blueprint.tools, self._registry.tools))
+        return answer
 
     async def ResolveProfile(self, request: pb.ResolveProfileRequest, context: Any) -> pb.ResolveProfileResponse:
         return resolve(await self._registry.current(request.harness_id), request.profile_id)
