@@ -23,6 +23,8 @@ MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_METADATA_BYTES = 128 * 1024  # holds the largest error: a hundred field issues
 KEEPALIVE_MILLISECONDS = 20_000
 KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000
+CONNECT_MILLISECONDS = 5_000
+"""What a peer on a loaded machine may take to answer a new connection: one that is given up sooner is begun anew, and again too late."""
 REPLICA_KEEPALIVE_MILLISECONDS = 3_000
 REPLICA_KEEPALIVE_TIMEOUT_MILLISECONDS = 4_000
 
@@ -215,7 +217,8 @@ def channel_options(
         ("grpc.http2.max_pings_without_data", 0),
         # A restarted peer is found again within a second.
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
+        # Its name misleads: how long one attempt to connect may take, never how long until the next one.
+        ("grpc.min_reconnect_backoff_ms", CONNECT_MILLISECONDS),
         ("grpc.max_reconnect_backoff_ms", 500 if is_replica else 1_000),
         ("grpc.enable_retries", 1),
         ("grpc.service_config", _service_config(idempotent_methods)),

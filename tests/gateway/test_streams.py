@@ -241,7 +241,7 @@ async def test_i14_a_slow_subscriber_reads_the_log_and_sees_everything(start_gat
             await gateway.mesh.emit(run, *(delta(f"{part} {'y' * 900}") for _ in range(100)))
         await gateway.mesh.finish(run)
         fast = await reading
-        seen += await slow.until(b"\r\n0\r\n\r\n")
+        seen += await slow.until(b"0\r\n\r\n")
         metrics = (await client.get("/metrics")).text
         replay = await read_stream(client, run.record.run_id)
     assert dechunked(seen) == fast == replay
@@ -336,7 +336,7 @@ async def test_silence_is_filled_with_comments(start_gateway: Any) -> None:
     data += await stream.until(b"content.delta")
     data += await stream.until(b": keep-alive\n\n")
     await gateway.mesh.finish(run)
-    data += await stream.until(b"\r\n0\r\n\r\n")
+    data += await stream.until(b"0\r\n\r\n")
     assert [frame["id"] for frame in frames(dechunked(data))] == [1, 2, 3]
     stream.close()
 
@@ -363,11 +363,13 @@ async def test_i35_when_the_runs_service_stays_away_streams_end_and_resume_by_cu
     gateway: Running = await start_gateway(HARNESS_STREAM_RETRY_SECONDS="0.3")
     run = await gateway.mesh.make_run()
     async with gateway.client() as client:
-        reading = asyncio.create_task(read_stream(client, run.record.run_id))
-        await gateway.mesh.wait_watching(run.record.run_id, 1)
+        stream = await RawStream.open(gateway, run)
+        data = await stream.until(b"run.started")
         await gateway.mesh.stop()
         # An orderly end: whatever was sent is whole.
-        assert [frame["id"] for frame in frames(await reading)] == [1]
+        data += await stream.until(b"0\r\n\r\n")
+        stream.close()
+        assert [frame["id"] for frame in frames(dechunked(data))] == [1]
         response = await client.get(f"/api/v1/runs/{run.record.run_id}/events/stream", params={"after": 1})
         assert (response.status_code, response.json()["code"]) == (503, "unavailable")
         run.changed = asyncio.Condition()
@@ -393,7 +395,7 @@ async def test_a_watch_that_ends_without_a_terminal_is_opened_again(gateway: Run
         await gateway.mesh.emit(run, delta(text))
         data += await stream.until(text.encode())
     await gateway.mesh.finish(run)
-    data += await stream.until(b"\r\n0\r\n\r\n")
+    data += await stream.until(b"0\r\n\r\n")
     stream.close()
     assert [frame["id"] for frame in frames(dechunked(data))] == [1, 2, 3, 4]
     assert gateway.mesh.counts["WatchRun"] > 1
