@@ -1,0 +1,84 @@
+"""Build `gen/betterproto` from `proto/` with betterproto2's compiler: `python -m adapters.betterproto.generate`.
+
+Works offline, from installed packages alone, and does nothing if nothing it reads has changed. `make gen` has laid out
+the imported files before (`build/third_party`).
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROTO: Final = ROOT / "proto"
+THIRD_PARTY: Final = ROOT / "build" / "third_party"
+# The package's name is not `harness`: that is the other stack's.
+OUTPUT: Final = ROOT / "gen" / "betterproto" / "betterproto_contracts"
+AREAS: Final = ("adapter", "common", "event", "runtime", "state", "tool")
+OPTIONS: Final = "client_generation=async,server_generation=async"
+
+
+def main() -> int:
+    """Builds the package if need be; 0, or protoc's exit code."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (ROOT / "build" / "betterproto.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sources = sorted(source for area in AREAS for source in (PROTO / "harness" / area).rglob("*.proto"))
+        stamp = _digest(sources)
+        # The stamp lies in what it speaks of: neither is there without the other.
+        current = OUTPUT / ".inputs"
+        if current.exists() and current.read_text() == stamp:
+            return 0
+        if not THIRD_PARTY.exists():
+            sys.stderr.write("gen: build/third_party is not there; run `make gen` first\n")
+            return 1
+        return _generate(sources, stamp)
+
+
+def _generate(sources: list[Path], stamp: str) -> int:
+    sys.stdout.write("gen: building gen/betterproto from proto/\n")
+    staged = ROOT / "build" / "betterproto" / OUTPUT.name
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    google = THIRD_PARTY / "google" / "rpc"
+    programs = str(Path(sys.executable).parent)
+    folders = (PROTO, THIRD_PARTY, Path(str(files("grpc_tools"))) / "_proto")
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "grpc_tools.protoc"),
+            *(f"-I{folder}" for folder in folders),
+            f"--python_betterproto2_out={staged}",
+            f"--python_betterproto2_opt={OPTIONS}",
+            *map(str, (*sources, google / "error_details.proto", google / "status.proto")),
+        ],
+        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"},
+        check=False,
+    )
+    if finished.returncode:
+        return finished.returncode
+    (staged / ".inputs").write_text(stamp)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    before = staged.with_name("before")
+    shutil.rmtree(before, ignore_errors=True)
+    if OUTPUT.exists():
+        os.replace(OUTPUT, before)
+    os.replace(staged, OUTPUT)
+    shutil.rmtree(before, ignore_errors=True)
+    return 0
+
+
+def _digest(sources: list[Path]) -> str:
+    digest = hashlib.sha256(f"{OPTIONS}\0{metadata.version('betterproto2-compiler')}".encode())
+    for source in (Path(__file__), *sources):
+        digest.update(hashlib.sha256(source.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
