@@ -58,9 +58,12 @@ def _generate(sources: list[Path], stamp: str) -> int:
             *map(str, (*sources, google / "error_details.proto", google / "status.proto")),
         ],
         env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"},
+        capture_output=True,
+        text=True,
         check=False,
     )
     if finished.returncode:
+        sys.stderr.write(f"{finished.stderr}gen: protoc failed; correct what it says above, then run this again\n")
         return finished.returncode
     (staged / ".inputs").write_text(stamp)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
