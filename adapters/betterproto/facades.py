@@ -114,24 +114,26 @@ class ThreadState:
         self._written: dict[str, str] = {}
 
     async def load(self) -> tuple[int, str, bytes]:
-        """Revision, codec and first part of the head; revision 0: there is none."""
+        """Revision, codec and last part of the head; revision 0: there is none."""
         self._require()
 
         async def load(channel: Channel, fence: Fence, metadata: dict[str, str]) -> tuple[int, str, bytes]:
-            revision, codec, first, size = 0, "", bytearray(), 0
+            revision, codec, last, size, index = 0, "", bytearray(), 0, 0
             stub = ThreadStateServiceStub(channel)
             async for response in stub.load_head(LoadHeadRequest(fence=fence), metadata=metadata):
                 revision, codec, size = response.revision, response.codec or codec, size + len(response.chunk)
                 if size > MAX_HEAD_BYTES:
                     raise _lost("state_too_large", "The conversation's state is too large to load.")
-                if response.part_index == 0:
-                    first += response.chunk
-            return revision, codec, bytes(first)
+                if response.part_index != index:
+                    last.clear()
+                last += response.chunk
+                index = response.part_index
+            return revision, codec, bytes(last)
 
         return await self._call(load, "state_load_failed", "The conversation's state could not be loaded.")
 
     async def write(self, data: bytes, codec: str, key: str) -> None:
-        """Writes one part; the part with the key `memory` becomes the head's first."""
+        """Writes one part, named by `key` within the run."""
         self._require()
 
         async def chunks(fence: Fence) -> AsyncIterator[WritePartsRequest]:
@@ -148,8 +150,7 @@ class ThreadState:
 
     def pending_head(self) -> PendingHead | None:
         """What this run wrote, for its last draft: it replaces what was there."""
-        refs = sorted(self._written, key=lambda key: key != "memory")
-        return PendingHead(part_refs=[self._written[key] for key in refs], replace=True) if refs else None
+        return PendingHead(part_refs=list(self._written.values()), replace=True) if self._written else None
 
     def _require(self) -> None:
         if not self._facade.connected:

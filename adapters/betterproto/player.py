@@ -124,9 +124,9 @@ async def _burst(plan: Burst) -> Drafts:
 
 
 async def _scripted(turn: Turn, asked: Scripted) -> Drafts:
-    # A single script that only speaks leaves no state and needs none.
-    memory = await _recall(turn) if asked.per_turn or _may_pause(asked.scripts[0]) else Memory()
-    scripts, number_of_script = asked.scripts, memory.turns if asked.per_turn else 0
+    # A single script that only speaks and calls leaves no state and needs none.
+    memory = await _recall(turn) if asked.per_turn or _needs_memory(asked.scripts[0]) else None
+    scripts, number_of_script = asked.scripts, memory.turns if memory and asked.per_turn else 0
     steps = scripts[number_of_script] if number_of_script < len(scripts) else []
     async for draft in _perform(turn, steps, Pause("", "", scripts=scripts, per_turn=asked.per_turn), memory):
         yield draft
@@ -153,10 +153,10 @@ async def _resume(turn: Turn, decision: ResumeDecision) -> Drafts:
         yield draft
 
 
-async def _perform(turn: Turn, steps: Script, origin: Pause, memory: Memory) -> Drafts:
+async def _perform(turn: Turn, steps: Script, origin: Pause, memory: Memory | None) -> Drafts:
     """Plays the steps, then completes, or pauses at the first question. Nothing is played if any step is refused."""
     names = [name_of(step, faults=turn.faults) for step in steps]
-    counted = replace(memory, turns=memory.turns + origin.per_turn, pause=None)
+    counted = memory and replace(memory, turns=memory.turns + origin.per_turn, pause=None)
     for index, (name, step) in enumerate(zip(names, steps, strict=True)):
         if turn.waiting and name != "tool":
             async for draft in _pause(turn, _approval(turn), origin, counted, steps[index:]):
@@ -173,12 +173,14 @@ async def _perform(turn: Turn, steps: Script, origin: Pause, memory: Memory) -> 
         async for draft in _pause(turn, _approval(turn), origin, counted, []):
             yield draft
         return
-    if turn.durable and (origin.per_turn or memory.pause is not None or _may_pause(steps)):
+    if turn.durable and counted is not None:
         await remember(turn.state, counted)
     yield _completed(turn)
 
 
-async def _pause(turn: Turn, question: InterruptRequested, origin: Pause, memory: Memory, rest: Script) -> Drafts:
+async def _pause(
+    turn: Turn, question: InterruptRequested, origin: Pause, memory: Memory | None, rest: Script
+) -> Drafts:
     pause = replace(
         origin,
         run_id=turn.run_id,
@@ -188,7 +190,7 @@ async def _pause(turn: Turn, question: InterruptRequested, origin: Pause, memory
         rest=rest,
     )
     if turn.durable:
-        await remember(turn.state, replace(memory, pause=pause))
+        await remember(turn.state, replace(memory or await _recall(turn), pause=pause))
     turn.keep(pause)
     yield _draft(interrupt_requested=question)
     ended = _draft(run_interrupted=RunInterrupted(interrupt_id=question.interrupt_id, reason="A person is asked."))
@@ -210,8 +212,8 @@ async def _recall(turn: Turn) -> Memory:
     return await recall(turn.state) if turn.durable and turn.has_head else Memory()
 
 
-def _may_pause(steps: Script) -> bool:
-    return any("interrupt" in step or "tool" in step for step in steps)
+def _needs_memory(steps: Script) -> bool:
+    return any(name in step for step in steps for name in ("interrupt", "state"))
 
 
 # --- the steps ---
@@ -304,10 +306,8 @@ async def _metadata(step: Step, turn: Turn) -> Drafts:
 async def _state(step: Step, turn: Turn) -> Drafts:
     if not turn.durable:
         raise wrong("step_invalid", "The step `state` needs a conversation that keeps state.")
-    memory = await _recall(turn)
+    # The memory, which the head ends with, is written at the end of the turn.
     await turn.state.write(str(step["state"]).encode(), CODEC, turn.next_id("state-"))
-    # The head begins with the memory, whatever else is in it.
-    await remember(turn.state, memory)
     return
     yield
 
