@@ -12,6 +12,7 @@ from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError
 from services.runs.intent import CancelReason, Failure, Intent
 from services.runs.run import Status
+from services.runs.serving import Unserved
 
 SideEffects: TypeAlias = "error_pb2.SideEffectStatus.ValueType"
 
@@ -146,6 +147,8 @@ def internal(incident_id: str) -> Failure:
 
 def failure_of(error: HarnessError) -> Failure:
     """A failed call as the run's failure. Its text is left out: it may be a harness's own (I22)."""
+    if isinstance(error, Unserved):
+        return Failure(error.reason.value, error.category.value, error.told)
     seconds = None if error.retry_after is None else min(MAX_RETRY_SECONDS, max(1, round(error.retry_after)))
     return Failure(
         error.reason.value.lower(),

@@ -15,6 +15,7 @@ from services.runs.lease import detach_grace_seconds
 from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
+from services.runs.serving import check_agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,10 @@ def expected_place(binding: Binding, plan: Plan) -> Issued | None:
 
 
 async def place(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Placed:
-    """Make the binding's runtime, or find it. Raises `HarnessError`; `STALE_LEASE` when the run is not this executor's any more."""
+    """Make the binding's runtime, or find it. Raises `HarnessError`; `STALE_LEASE` when the run is not this executor's any more, `Unserved`
+    when the harness lost what the agent needs while the run waited.
+    """
+    check_agent(plan)
     if run.run_generation > 1:
         # The slot entitled the run's first executor alone to this generation; another one commits the next first (I27).
         binding = await _advance(engine, run, binding)

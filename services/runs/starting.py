@@ -12,7 +12,7 @@ from harness.session.v1 import binding_pb2, session_service_pb2
 from services.common.errors import HarnessError, Reason
 from services.common.ids import new_run_id
 from services.common.logs import get_logger
-from services.runs import resume, start
+from services.runs import resume, serving, start
 from services.runs.cancelling import Canceller, tail_of
 from services.runs.clearing import Clearer
 from services.runs.clients.sessions import Binding
@@ -69,6 +69,7 @@ class Starter:
         if not record.enabled:
             raise start.disabled()  # I4
         plan = await self._plan_of(version)
+        await self._check_served(subject, request, plan)
         harness = version.blueprint.harness
         self.check_room(plan, harness.id, harness.profile_id or DEFAULT_PROFILE)
         for _ in range(MAX_ATTEMPTS):
@@ -91,6 +92,24 @@ class Starter:
         """Errors: `capacity` when too many runs of the profile wait here (I35)."""
         if self._dispatcher.line_is_full_for(Share((harness_id, profile_id), plan.profile.max_concurrent_runs)):
             raise start.no_room()
+
+    async def _check_served(self, subject: str, request: Request, plan: Plan) -> None:
+        """Before anything is reserved. A conversation that is pinned to another version is looked at with its slot (I4). Errors: `Unserved`."""
+        try:
+            serving.check_start(plan, request.body.files)
+        except serving.Unserved:
+            if await self._pinned_version(subject, request) in (0, plan.version.version):
+                raise
+
+    async def _pinned_version(self, subject: str, request: Request) -> int:
+        """The version of the agent that the conversation goes on with, 0 where it begins anew."""
+        try:
+            binding = await self._engine.sessions.find(subject, request.body.agent_id, request.body.conversation_id)
+        except HarnessError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            return 0
+        return binding.pin.agent_version
 
     async def _plan_of(self, version: agent_pb2.AgentVersion) -> Plan:
         harness = version.blueprint.harness
@@ -161,8 +180,8 @@ class Starter:
         self, request: Request, run_id: str, binding: Binding, plan: Plan, *, in_place: bool = True
     ) -> Run | None:
         has_slot = binding.HasField("active") and binding.active.run_id == run_id
+        plan = await self._served(plan, request, binding, run_id)
         if has_slot and in_place:
-            plan = await self._pinned(plan, binding)
             pin = binding.pin
             share = Share((pin.harness_id, pin.profile_id), plan.profile.max_concurrent_runs)
             if self._dispatcher.take_place(share):
@@ -199,6 +218,17 @@ class Starter:
         issued = expected_place(binding, plan)
         deadline_at = None if issued is None else self._engine.now() + plan.run_seconds * 1000
         return run.running(holder=self._engine.holder, issued=issued, deadline_at=deadline_at)
+
+    async def _served(self, plan: Plan, request: Request, binding: Binding, run_id: str) -> Plan:
+        """The plan of what the binding is pinned to. Errors: `Unserved`, and the reservation is given back."""
+        pinned = await self._pinned(plan, binding)
+        if pinned is not plan:
+            try:
+                serving.check_start(pinned, request.body.files)
+            except serving.Unserved:
+                await self._canceller.end_reservation(binding, run_id, CancelReason.CLIENT_REQUEST)
+                raise
+        return pinned
 
     async def _pinned(self, plan: Plan, binding: Binding) -> Plan:
         """The plan of what the binding is pinned to, which is not always what the agent has become (I4)."""

@@ -406,6 +406,11 @@ class Client:
         response = await self._facade.call(self._state.WriteParts, [request], credential=self.mesh.capability(fence))
         return response.part_ref
 
+    async def mark_uncertain(self, fence: fence_pb2.Fence) -> None:
+        """Say that nobody knows whether the run's state was kept, as its runtime would."""
+        request = thread_state_service_pb2.MarkUncertainRequest(fence=fence)
+        await self._facade.call(self._state.MarkUncertain, request, credential=self.mesh.capability(fence))
+
     async def commit_head(self, fence: fence_pb2.Fence, interrupt: binding_pb2.Interrupt | None = None) -> int:
         """Commit a head for the run, as its executor would, with what it asks if it ends so."""
         request = session_service_pb2.CommitHeadRequest(

@@ -186,7 +186,8 @@ class Catalog:
 
 
 HOST_OF: Final = {"first": "host-a", "second": "host-b"}
-_ASKS: Final = {"interrupt.form_input": capability_pb2.Capability(level=capability_pb2.CAPABILITY_LEVEL_NATIVE)}
+_NATIVE: Final = capability_pb2.Capability(level=capability_pb2.CAPABILITY_LEVEL_NATIVE)
+_ASKS: Final = {"interrupt.form_input": _NATIVE, "tool.builtin": _NATIVE}
 DESCRIPTORS: Final = {
     "first": descriptor_pb2.Descriptor(
         harness_id="first",

@@ -1,0 +1,55 @@
+"""Whether a harness, as it is now, still serves what a run needs of it: an adapter may lose a capability after an agent was saved.
+
+Pure. The catalog asked the same before it saved the version; what was true then need not be true with the adapter's next version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from harness.runtime.v1 import runtime_pb2
+from services.common.capabilities import Need, file_needs, needs, unmet
+from services.common.errors import FieldIssue, HarnessError, Reason
+from services.runs.plan import Plan
+
+MAX_SHOWN: Final = 900
+"""Characters of the message of a run that fails for it (events, run.failed)."""
+
+
+class Unserved(HarnessError):
+    """The harness does not serve what is asked of it: an issue a field, each with what to do."""
+
+    def __init__(self, plan: Plan, details: Sequence[FieldIssue]) -> None:
+        harness = plan.version.blueprint.harness.id
+        super().__init__(
+            Reason.HARNESS_CAPABILITY_UNSUPPORTED,
+            f"Harness {harness}, as it is now, does not serve version {plan.version.version} of the agent: see the details. Save a version "
+            "that it serves and clear the conversation, or ask the operator for the harness as it was.",
+            details=details,
+        )
+
+    @property
+    def told(self) -> str:
+        """The same in one sentence a field, for where there are no details."""
+        text = " ".join(f"{issue.path}: {issue.message}" for issue in self.details)
+        return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} …"
+
+
+def check_agent(plan: Plan) -> None:
+    """Errors: `Unserved` when the harness lacks what the version of the plan needs."""
+    _check(plan, needs(plan.version.blueprint), "blueprint.")
+
+
+def check_start(plan: Plan, files: Sequence[str]) -> None:
+    """The same for a start, with the ids of its files. Errors: `Unserved`."""
+    check_agent(plan)
+    if files:
+        _check(plan, file_needs(runtime_pb2.FileRef(file_id=file_id) for file_id in files), "")
+
+
+def _check(plan: Plan, wanted: Iterable[Need], prefix: str) -> None:
+    found = unmet(wanted, plan.profile.descriptor.capabilities, plan.version.blueprint.harness.id)
+    issues = [issue._replace(path=f"{prefix}{issue.path}") for issue in found]
+    if issues:
+        raise Unserved(plan, issues)
