@@ -77,15 +77,17 @@ class Facade:
         """Whether there is an address and a token."""
         return bool(self._addresses and self._token)
 
-    async def call(self, made: Callable[[Channel, Fence, dict[str, str]], Awaitable[T]]) -> T:
-        """What `made` answers. It is made again while the run is being taken over or the facade is away, within a bound."""
+    async def call(
+        self, made: Callable[[Channel, Fence, dict[str, str]], Awaitable[T]], seconds: float | None = CALL_SECONDS
+    ) -> T:
+        """What `made` answers within `seconds`; None: until the run ends. It is made again while the run is being taken over or the facade is away."""
         tries, away_until = 0, time.monotonic() + AWAY_SECONDS
         while True:
             generation = self._run.generation
             channel = self._channels.to(self._addresses[tries % len(self._addresses)])
             fence = dataclasses.replace(self._fence, run_generation=generation)
             try:
-                async with asyncio.timeout(CALL_SECONDS):
+                async with asyncio.timeout(seconds):
                     return await made(channel, fence, {"authorization": f"Bearer {self._token}"})
             except (OSError, StreamTerminatedError):
                 # TimeoutError is an OSError: a facade that does not answer is away as well.
@@ -195,7 +197,7 @@ class ToolBroker:
             return response.completed or response.approval_required
 
         try:
-            answer = await self._facade.call(invoke)
+            answer = await self._facade.call(invoke, None)
         except GRPCError as error:
             info = _info(error)
             if info is not None and info.reason == "STALE_LEASE":

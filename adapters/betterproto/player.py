@@ -143,8 +143,7 @@ async def _resume(turn: Turn, decision: ResumeDecision) -> Drafts:
     turn.keep(None)
     # A question that was dismissed leaves its calls unmade.
     for call in () if decision.dismiss else pause.calls:
-        arguments = answers.get(call["id"], call["arguments"])
-        async for draft in _call(turn, {**call, "arguments": arguments}):
+        async for draft in _call(turn, call, answers.get(call["id"])):
             yield draft
     steps = list(pause.rest)
     if pause.per_turn and memory.turns < len(pause.scripts):
@@ -244,7 +243,9 @@ async def _tool(step: Step, turn: Turn) -> Drafts:
         yield draft
 
 
-async def _call(turn: Turn, call: dict[str, Any]) -> Drafts:
+async def _call(turn: Turn, call: dict[str, Any], edited: dict[str, Any] | None = None) -> Drafts:
+    # The call stays the one the broker knows: a person's arguments are the broker's to find, validate and use, and are shown.
+    shown = call["arguments"] if edited is None else edited
     answer = await turn.tools.invoke(call["id"], call["tool"], call["arguments"])
     if isinstance(answer, ToolApproval):
         # A call that waits for approval has not started.
@@ -252,10 +253,10 @@ async def _call(turn: Turn, call: dict[str, Any]) -> Drafts:
         return
     started = ToolStarted(tool_call_id=call["id"], tool_name=call["tool"])
     if not call["stream"]:
-        started.arguments = Struct.from_dict(call["arguments"])
+        started.arguments = Struct.from_dict(shown)
     yield _draft(tool_started=started)
     if call["stream"]:
-        text = json.dumps(call["arguments"])
+        text = json.dumps(shown)
         for start in range(0, len(text), FRAGMENT_CHARACTERS):
             delta = ToolArgumentsDelta(tool_call_id=call["id"], delta=text[start : start + FRAGMENT_CHARACTERS])
             yield _draft(tool_arguments_delta=delta)
