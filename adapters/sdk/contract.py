@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from google.protobuf import json_format, struct_pb2
 
 from adapters.sdk.cancellation import CancellationToken, Deadline
+from adapters.sdk.health import Probe
 from adapters.sdk.session import BindingView, ProviderSessionManager
 from adapters.sdk.thread_state import ThreadState
 from harness.adapter.v1 import descriptor_pb2
@@ -150,8 +151,10 @@ class HarnessAdapter(Protocol):
         """The provider's native session mechanics."""
         ...
 
-    async def health(self) -> Sequence[health_pb2.HealthCheck]:
-        """Bounded looks, free of side effects, at what the adapter needs. The host adds capacity."""
+    async def health(self) -> Sequence[health_pb2.HealthCheck | Probe]:
+        """Looks, free of side effects, at what the adapter needs: checks it has made, and probes for the host to make. The host adds the packages of
+        the descriptor and its own capacity; all of it is bounded.
+        """
         ...
 
     async def evaluate(

@@ -9,6 +9,7 @@ from typing import Any
 
 from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, Turn
 from adapters.sdk.errors import ConfigurationError
+from adapters.sdk.health import Probe
 from adapters.sdk.session import EventAssignedSessions, ProviderSessionManager
 from harness.adapter.v1 import descriptor_pb2
 from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb2
@@ -61,7 +62,7 @@ class BaseAdapter(ABC):
         """Native ids, if any, arrive with `session_updated`."""
         return EventAssignedSessions()
 
-    async def health(self) -> Sequence[health_pb2.HealthCheck]:
+    async def health(self) -> Sequence[health_pb2.HealthCheck | Probe]:
         """Nothing that could be amiss."""
         return ()
 

@@ -1,27 +1,21 @@
 """`harness.adapter.v1.AdapterService`: what the harness is, whether it is well, and the runtimes it hosts."""
 
-import asyncio
 from typing import Any
-
-from google.protobuf import timestamp_pb2
 
 from adapters.sdk.contract import HarnessAdapter, plain
 from adapters.sdk.errors import HarnessError
 from adapters.sdk.events import struct
+from adapters.sdk.host.health import HealthLooks
 from adapters.sdk.host.native_session import open_session
 from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.lifecycle.text import cleaned
-from adapters.sdk.logs import describe, get_logger
 from adapters.sdk.session import BindingView, ProviderSessionContext
 from harness.adapter.v1 import adapter_service_pb2 as pb2
 from harness.adapter.v1 import adapter_service_pb2_grpc
-from harness.common.v1 import error_pb2, fence_pb2, health_pb2
+from harness.common.v1 import error_pb2, fence_pb2
 
-MAX_CHECKS = 32
-MAX_REASON_CHARACTERS = 500
 MAX_ISSUES = 256
 Context = Any
-_log = get_logger(__name__)
 
 
 class AdapterServicer(adapter_service_pb2_grpc.AdapterServiceServicer):
@@ -30,6 +24,7 @@ class AdapterServicer(adapter_service_pb2_grpc.AdapterServiceServicer):
     def __init__(self, adapter: HarnessAdapter, registry: RuntimeRegistry) -> None:
         self._adapter = adapter
         self._registry = registry
+        self._health = HealthLooks(adapter, registry)
 
     async def GetDescriptor(self, request: pb2.GetDescriptorRequest, context: Context) -> pb2.GetDescriptorResponse:
         """What the adapter is."""
@@ -39,7 +34,7 @@ class AdapterServicer(adapter_service_pb2_grpc.AdapterServiceServicer):
         """How the adapter is."""
         left = context.time_remaining()
         bound = self._registry.limits.health_seconds
-        report = await health_report(self._adapter, self._registry, bound if left is None else min(left * 0.9, bound))
+        report = await self._health.report(bound if left is None else min(left * 0.9, bound))
         return pb2.CheckHealthResponse(report=report)
 
     async def Evaluate(self, request: pb2.EvaluateRequest, context: Context) -> pb2.EvaluateResponse:
@@ -71,38 +66,6 @@ class AdapterServicer(adapter_service_pb2_grpc.AdapterServiceServicer):
         """Ends the native session."""
         await self._adapter.session_manager.close(_binding(request.fence), request.native_session_id)
         return pb2.CloseSessionResponse()
-
-
-async def health_report(adapter: HarnessAdapter, registry: RuntimeRegistry, seconds: float) -> health_pb2.HealthReport:
-    """The adapter's own checks within `seconds`, and this host's capacity. A check that fails is unhealthy, never an error."""
-    try:
-        async with asyncio.timeout(seconds):
-            checks = list(await adapter.health())[:MAX_CHECKS]
-    except TimeoutError:
-        checks = [_unhealthy("The adapter's health checks did not end in time.")]
-    except HarnessError as error:
-        checks = [_unhealthy(error.message)]
-    except Exception as error:  # noqa: BLE001 - an unexpected failure is a finding
-        _log.error("health_check_failed", error=describe(error))
-        checks = [_unhealthy("The adapter's health check failed unexpectedly.")]
-    for check in checks:
-        check.reason = cleaned(check.reason)[:MAX_REASON_CHARACTERS]
-    now = timestamp_pb2.Timestamp()
-    now.GetCurrentTime()
-    full = registry.active_runs >= registry.limits.max_runs
-    status = max([check.status for check in checks], default=health_pb2.HEALTH_STATUS_HEALTHY)
-    if full and status < health_pb2.HEALTH_STATUS_DEGRADED:
-        status = health_pb2.HEALTH_STATUS_DEGRADED
-    return health_pb2.HealthReport(
-        status=max(status, health_pb2.HEALTH_STATUS_HEALTHY),
-        checks=checks,
-        capacity=health_pb2.Capacity(active=registry.active_runs, limit=registry.limits.max_runs),
-        checked_at=now,
-    )
-
-
-def _unhealthy(reason: str) -> health_pb2.HealthCheck:
-    return health_pb2.HealthCheck(name="adapter", status=health_pb2.HEALTH_STATUS_UNHEALTHY, reason=reason)
 
 
 def _binding(fence: fence_pb2.Fence) -> BindingView:

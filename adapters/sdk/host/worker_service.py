@@ -7,7 +7,7 @@ from typing import Any
 
 from adapters.sdk.contract import HarnessAdapter
 from adapters.sdk.host import refusal
-from adapters.sdk.host.adapter_service import health_report
+from adapters.sdk.host.health import HealthLooks
 from adapters.sdk.host.registry import PROTOCOL_VERSION, RuntimeRegistry
 from harness.common.v1 import fence_pb2, health_pb2
 from harness.worker.v1 import worker_service_pb2 as pb2
@@ -24,6 +24,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
     def __init__(self, adapter: HarnessAdapter, registry: RuntimeRegistry, stop: asyncio.Event) -> None:
         self._adapter = adapter
         self._registry = registry
+        self._health = HealthLooks(adapter, registry)
         self._stop = stop
         self._bound: tuple[str, int, int] | None = None
         # Digest of the context it was bound with.
@@ -32,7 +33,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
 
     async def GetReadiness(self, request: pb2.GetReadinessRequest, context: Context) -> pb2.GetReadinessResponse:
         """What the worker is."""
-        report = await health_report(self._adapter, self._registry, self._registry.limits.health_seconds)
+        report = await self._health.report(self._registry.limits.health_seconds)
         ready = report.status != health_pb2.HEALTH_STATUS_UNHEALTHY and not self._registry.stopping
         reason = "The worker is stopping." if self._registry.stopping else ""
         for check in report.checks:
