@@ -62,16 +62,27 @@ class Layout:
         """The address of the state facade of one replica of sessions, in a folder of its own."""
         return f"unix:{self._facade_folder(replica) / 'state.sock'}"
 
+    def tool_facade(self, replica: int) -> str:
+        """The address of the tool broker of one replica of runs, in a folder of its own."""
+        return f"unix:{self._tool_folder(replica) / 'tool.sock'}"
+
     def _facade_folder(self, replica: int) -> Path:
         return self.sockets / replica_name("facade", replica)
 
-    def create(self, facades: int = 1) -> None:
-        """Makes the folders, one for each of the facades. Raises ConfigurationError when one cannot be made or is somebody else's."""
+    def _tool_folder(self, replica: int) -> Path:
+        return self.sockets / replica_name("tools", replica)
+
+    def create(self, facades: int = 1, tool_facades: int = 1) -> None:
+        """Makes the folders, one for each of the facades of sessions and of runs. Raises ConfigurationError when one cannot be made or is somebody
+        else's.
+        """
         for folder in (self.data, self.logs, self.secrets, self.store, self.sockets):
             _own_folder(folder, 0o700)
         for replica in range(1, facades + 1):
             # Sandboxes of other users get such a folder alone, and find a socket in it that was made anew after a restart.
             _own_folder(self._facade_folder(replica), 0o711)
+        for replica in range(1, tool_facades + 1):
+            _own_folder(self._tool_folder(replica), 0o711)
 
 
 def replica_name(service: str, replica: int) -> str:

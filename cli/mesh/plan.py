@@ -122,7 +122,13 @@ def _services(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
             "HARNESS_CATALOG_ADDRESS": catalog,
             "HARNESS_SESSIONS_ADDRESS": sessions,
             "HARNESS_SANDBOX_ADDRESS": sandbox,
-            "HARNESS_STATE_FACADE_ADDRESS": _facades(layout, replicas, replica),
+            "HARNESS_STATE_FACADE_ADDRESS": _beginning_with(
+                replica, [layout.facade(each) for each in replicas.of("sessions")]
+            ),
+            "HARNESS_TOOL_FACADE_LISTEN": layout.tool_facade(replica),
+            "HARNESS_TOOL_FACADE_ADDRESS": _beginning_with(
+                replica, [layout.tool_facade(each) for each in replicas.of("runs")]
+            ),
             "HARNESS_BUS_URL": f"unix://{bus_path(layout)}",
             "HARNESS_CAPABILITY_SIGNING_KEY_FILE": str(secrets.signing_key),
         }
@@ -154,9 +160,8 @@ def _addresses(layout: Layout, replicas: Replicas, name: str) -> str:
     return ",".join(layout.socket(replica_name(name, replica)) for replica in replicas.of(name))
 
 
-def _facades(layout: Layout, replicas: Replicas, replica: int) -> str:
-    """The state facades as one replica of runs tells them to runtimes: each begins with another, for most runtimes use the first."""
-    facades = [layout.facade(each) for each in replicas.of("sessions")]
+def _beginning_with(replica: int, facades: list[str]) -> str:
+    """The facades as one replica of runs tells them to runtimes: each begins with another, for most runtimes use the first."""
     first = (replica - 1) % len(facades)
     return ",".join(facades[first:] + facades[:first])
 

@@ -65,7 +65,7 @@ async def run_mesh(options: UpOptions, *, say: Say, on_ready: Callable[[str], Aw
     try:
         _refuse_open_door(options.host)
         layout = layout_of(options.data_dir)
-        layout.create(facades=len(options.replicas.of("sessions")))
+        layout.create(facades=len(options.replicas.of("sessions")), tool_facades=len(options.replicas.of("runs")))
         with _locked(layout), _lifeline() as lifeline:
             for port in options.replicas.ports(options.port):
                 _refuse_taken_port(options.host, port)

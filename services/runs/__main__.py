@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from services.common.capability_token import CapabilitySigner
+from services.common.capability_token import CapabilitySigner, CapabilityVerifier
 from services.common.channels import Peer, connect
 from services.common.clock import SystemClock
 from services.common.errors import ConfigurationError
 from services.common.ids import Identity, new_holder_id, place_of
-from services.common.server import Registration, Service, ServiceContext, run_service
+from services.common.server import Facade, Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
 from services.common.store import StoreUnavailable
 from services.common.store.service_store import open_service_store
@@ -18,17 +18,29 @@ from services.runs.clients.catalog import CatalogClient
 from services.runs.clients.runtime import RuntimeClient
 from services.runs.clients.sessions import SessionsClient
 from services.runs.dispatch import Dispatcher
-from services.runs.engine import Engine
+from services.runs.engine import TOOL_AUDIENCE, Engine
 from services.runs.lease import RENEW_SHARE
 from services.runs.live import LiveHub
 from services.runs.log import open_segment_log
 from services.runs.queries import Queries
 from services.runs.resuming import Resumer
-from services.runs.service import RUN_SERVICE, Parts, RunServicer, add_run_servicer
+from services.runs.service import (
+    RUN_SERVICE,
+    TOOL_BROKER_SERVICE,
+    Parts,
+    RunServicer,
+    ToolBrokerServicer,
+    add_run_servicer,
+    add_tool_broker_servicer,
+)
 from services.runs.settings import RunsSettings
 from services.runs.starting import Starter
 from services.runs.store import RUNS, RunStore
 from services.runs.sweep import Sweep
+from services.runs.tools.approving import Approvals
+from services.runs.tools.broker import ToolBroker
+from services.runs.tools.invoking import Invoker
+from services.runs.tools.store import TOOL_CALLS, CallStore
 
 SETTLE_SECONDS = 2.0
 TRIM_SECONDS = 60.0
@@ -38,10 +50,10 @@ STORE_CHECK_SECONDS = 5.0
 async def build(context: ServiceContext[RunsSettings]) -> Service:
     """Puts the service together; see `services.common.server`."""
     settings, clock = context.settings, SystemClock()
-    records = await open_service_store("runs", settings, [RUNS])
+    records = await open_service_store("runs", settings, [RUNS, TOOL_CALLS])
     context.resources.push_async_callback(records.close)
     log = await open_segment_log(records)
-    store = RunStore(records)
+    store, calls = RunStore(records), CallStore(records)
     holder = new_holder_id()
     bus = open_bus(settings.bus_url, settings.environment, holder, settings.lease_ttl_seconds)
     context.resources.push_async_callback(bus.close)
@@ -50,9 +62,11 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         return dispatcher.holds(run_id)  # made after the hub, which asks of runs that are executed here
 
     hub = LiveHub(log, bus, executes_here=executes_here, has_ended=store.has_ended, is_trimmed=store.is_trimmed)
+    signer = _signer(settings)
     engine = Engine(
         settings=settings,
         store=store,
+        calls=calls,
         log=log,
         publisher=hub,
         bus=bus,
@@ -61,7 +75,7 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
             _peer(context, settings.sessions_address), _peer(context, settings.state_facade_address, trusted=False)
         ),
         runtimes=_runtimes(context),
-        signer=_signer(settings),
+        signer=signer,
         identity=Identity(settings.identity_key.get_secret_value().encode("utf-8"), settings.environment),
         tasks=context.tasks,
         clock=clock,
@@ -94,10 +108,16 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         context.tasks.every("renew-leases", settings.lease_ttl_seconds * RENEW_SHARE / 4, dispatcher.renew_leases)
 
     parts = Parts(
-        starter, Resumer(engine, dispatcher, starter), canceller, clearer, Queries(engine, dispatcher.run_of), hub
+        starter,
+        Resumer(engine, dispatcher, starter, Approvals(calls, engine.catalog)),
+        canceller,
+        clearer,
+        Queries(engine, dispatcher.run_of),
+        hub,
     )
     return Service(
         [Registration(RUN_SERVICE, add_run_servicer, RunServicer(parts))],
+        facade=_tool_facade(context, engine),
         on_start=[begin],
         on_stop=[dispatcher.drain, hub.stop],
         place=place_of(holder),
@@ -118,6 +138,28 @@ def _runtimes(context: ServiceContext[RunsSettings]) -> RuntimeClient:
     runtimes = RuntimeClient(None if address is None else _peer(context, address))
     context.resources.push_async_callback(runtimes.close)
     return runtimes
+
+
+def _tool_facade(context: ServiceContext[RunsSettings], engine: Engine) -> Facade | None:
+    settings = engine.settings
+    if settings.tool_facade_listen is None:
+        return None
+    invoker = Invoker(engine.clock)
+    context.resources.push_async_callback(invoker.close)
+    broker = ToolBroker(
+        engine.store,
+        engine.calls,
+        engine.catalog,
+        invoker,
+        context.tasks,
+        engine.clock,
+        holder=engine.holder,
+        ttl=settings.lease_ttl_seconds,
+    )
+    # Every replica signs with the same key, so what one has issued the others open.
+    verifier = CapabilityVerifier([engine.signer.public_key_pem], TOOL_AUDIENCE)
+    servicer = Registration(TOOL_BROKER_SERVICE, add_tool_broker_servicer, ToolBrokerServicer(broker))
+    return Facade(settings.tool_facade_listen, verifier, [servicer])
 
 
 def _signer(settings: RunsSettings) -> CapabilitySigner:

@@ -13,6 +13,7 @@ from services.common.errors import HarnessError
 from services.runs.intent import CancelReason, Failure, Intent
 from services.runs.run import Status
 from services.runs.serving import Unserved
+from services.runs.tools.grant import ToolsMissing
 
 SideEffects: TypeAlias = "error_pb2.SideEffectStatus.ValueType"
 
@@ -147,7 +148,7 @@ def internal(incident_id: str) -> Failure:
 
 def failure_of(error: HarnessError) -> Failure:
     """A failed call as the run's failure. Its text is left out: it may be a harness's own (I22)."""
-    if isinstance(error, Unserved):
+    if isinstance(error, Unserved | ToolsMissing):
         return Failure(error.reason.value, error.category.value, error.told)
     seconds = None if error.retry_after is None else min(MAX_RETRY_SECONDS, max(1, round(error.retry_after)))
     return Failure(

@@ -24,9 +24,11 @@ from services.runs.log import SegmentLog
 from services.runs.run import Run
 from services.runs.settings import RunsSettings
 from services.runs.store import RunStore
+from services.runs.tools.store import CallStore
 
 PROTOCOL_VERSION: Final = 1
 STATE_AUDIENCE: Final = "state"
+TOOL_AUDIENCE: Final = "tool"
 _LIFE: Final = new_request_id()
 _ATTEMPTS: Final = itertools.count(1)
 
@@ -37,6 +39,7 @@ class Engine:
 
     settings: RunsSettings
     store: RunStore
+    calls: CallStore
     log: SegmentLog
     publisher: Publisher
     bus: DispatchBus
@@ -61,16 +64,28 @@ class Engine:
 
     def state_token(self, run: Run, runtime_generation: int) -> capability_token_pb2.CapabilityToken:
         """The run's token for the thread-state facade; it ends with the run's deadline (worker protocol, Facades)."""
+        return self._token(STATE_AUDIENCE, run, runtime_generation, ())
+
+    def tool_token(
+        self, run: Run, runtime_generation: int, tools: tuple[str, ...]
+    ) -> capability_token_pb2.CapabilityToken:
+        """The run's token for the tool broker; `tools` are marks of those it opens."""
+        return self._token(TOOL_AUDIENCE, run, runtime_generation, tools)
+
+    def _token(
+        self, audience: str, run: Run, runtime_generation: int, tools: tuple[str, ...]
+    ) -> capability_token_pb2.CapabilityToken:
         if run.deadline_at is None:
             raise ValueError("a run has a deadline before it gets a token")
         capability = Capability(
-            audience=STATE_AUDIENCE,
+            audience=audience,
             binding_id=run.binding_id,
             epoch=run.epoch,
             runtime_generation=runtime_generation,
             run_id=run.run_id,
+            tool_ids=tools,
         )
-        token = capability_token_pb2.CapabilityToken(audience=STATE_AUDIENCE)
+        token = capability_token_pb2.CapabilityToken(audience=audience)
         token.value = self.signer.sign(capability, deadline_at=run.deadline_at / 1000)
         token.expires_at.FromMilliseconds(run.deadline_at)
         return token

@@ -145,7 +145,7 @@ class Following:
         """Issued to a process that is there and never heard of the run: it is started there (Issue and follow 1), in the runtime of the same
         generation, which is made if the executor before died before it was.
         """
-        held, plan = self._held, await self._held.plan()
+        held, plan = self._held, await placing.with_grants(self._held.engine, await self._held.plan())
         engine, run, binding, issued = held.engine, held.run, held.binding, self._issued
         if held.packer.offset or binding is None or (make and plan.in_sandbox):
             return held.failed(ending.RUNTIME_GONE)

@@ -16,6 +16,7 @@ from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
 from services.runs.serving import check_agent
+from services.runs.tools.grant import ToolsMissing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ async def place(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Place
     when the harness lost what the agent needs while the run waited.
     """
     check_agent(plan)
+    plan = await with_grants(engine, plan)
     if run.run_generation > 1:
         # The slot entitled the run's first executor alone to this generation; another one commits the next first (I27).
         binding = await _advance(engine, run, binding)
@@ -60,7 +62,7 @@ async def _in_host(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Pl
             lambda: engine.catalog.profile(run.harness_id, run.profile_id, fresh=True),
             RESTARTING,
         )
-        plan = Plan(plan.version, fresh)
+        plan = replace(plan, profile=fresh)
         if recorded != fresh.adapter_incarnation:
             binding = await _advance(engine, run, binding)
             recorded = ""
@@ -70,6 +72,26 @@ async def _in_host(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Pl
         binding = await _advance(engine, run, binding)
         issued = await _create(engine, run, binding, plan)
     return Placed(issued, plan, await with_session(engine, run, binding, plan, issued))
+
+
+async def with_grants(engine: Engine, plan: Plan) -> Plan:
+    """The plan with what its agent may call. Errors: `ToolsMissing` where that is not what its version is bound to: no run starts without a tool that
+    its author counted on.
+    """
+    if not plan.has_tools or plan.grants:
+        return plan
+    version = plan.version
+    grants = await patiently(
+        engine.clock,
+        engine.settings.reattach_seconds,
+        lambda: engine.catalog.grants(version.agent_id, version.version),
+    )
+    if engine.settings.tool_facade_addresses is None:
+        raise ToolsMissing("The agent has tools, and there is no tool broker: set HARNESS_TOOL_FACADE_LISTEN.")
+    bound, registered = version.blueprint.tools.bindings, {grant.descriptor.tool_id for grant in grants}
+    if missing := sorted({binding.tool_id for binding in bound} - registered):
+        raise ToolsMissing(f"Tools of the agent are not registered any more: {', '.join(missing[:10])}.")
+    return replace(plan, grants=tuple(grants))
 
 
 async def with_session(engine: Engine, run: Run, binding: Binding, plan: Plan, issued: Issued) -> Binding:
@@ -130,7 +152,9 @@ async def make_in_host(engine: Engine, run: Run, binding: Binding, plan: Plan, i
 def _context(engine: Engine, plan: Plan, native_session_id: str) -> runtime_pb2.RuntimeContext:
     """What holds for the life of the runtime: the plan's, and how long it goes on with a run whose executor was lost (I9)."""
     settings = engine.settings
-    context = plan.runtime_context(native_session_id, settings.state_facade_address)
+    context = plan.runtime_context(
+        native_session_id, settings.state_facade_address, settings.tool_facade_addresses or ""
+    )
     context.limits.detach_grace_seconds = detach_grace_seconds(
         settings.lease_ttl_seconds, settings.sweep_interval_seconds
     )

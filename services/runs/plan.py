@@ -26,6 +26,8 @@ class Plan:
 
     version: agent_pb2.AgentVersion
     profile: resolution_service_pb2.ResolveProfileResponse
+    grants: tuple[resolution_service_pb2.ToolGrant, ...] = ()
+    """The tools the agent may call, once they were looked up; nobody looks where it has none."""
 
     @property
     def in_sandbox(self) -> bool:
@@ -80,9 +82,12 @@ class Plan:
         # I28: the credential of the profile's host goes to that host alone, never to where an earlier one was.
         return Host(address, SecretStr(token) if token and address == self.profile.adapter_address else None)
 
-    def runtime_context(self, native_session_id: str, state_facades: str) -> runtime_pb2.RuntimeContext:
-        """What holds for the life of the binding's runtime. `state_facades`: addresses of the facade's replicas, of which any will do."""
-        facades = state_facades.split(",")[:MAX_FACADES]
+    def runtime_context(
+        self, native_session_id: str, state_facades: str, tool_facades: str = ""
+    ) -> runtime_pb2.RuntimeContext:
+        """What holds for the life of the binding's runtime. `state_facades`, `tool_facades`: addresses of a facade's replicas, of which any will do."""
+        brokers = tool_facades.split(",")[: MAX_FACADES // 2] if self.grants else []
+        facades = state_facades.split(",")[: MAX_FACADES - len(brokers)]
         context = runtime_pb2.RuntimeContext(
             contract_version=self.profile.contract_version,
             blueprint=self.version.blueprint,
@@ -91,6 +96,10 @@ class Plan:
             native_session_id=native_session_id,
             facades=[capability_token_pb2.FacadeEndpoint(audience="state", address=address) for address in facades],
         )
+        context.facades.extend(
+            capability_token_pb2.FacadeEndpoint(audience="tool", address=address) for address in brokers
+        )
+        context.tools.extend(grant.descriptor for grant in self.grants)
         if self.profile.HasField("profile_settings"):
             context.profile_settings.CopyFrom(self.profile.profile_settings)
         return context

@@ -14,13 +14,15 @@ from services.runs.plan import Plan
 from services.runs.run import Run
 from services.runs.start import Request
 from services.runs.starting import MAX_ATTEMPTS, Starter
+from services.runs.tools.approving import Approvals
 
 
 class Resumer:
     """Starts the runs that answer interrupts. What comes after the reservation is that of any start."""
 
-    def __init__(self, engine: Engine, dispatcher: Dispatcher, starter: Starter) -> None:
+    def __init__(self, engine: Engine, dispatcher: Dispatcher, starter: Starter, approvals: Approvals) -> None:
         self._engine = engine
+        self._approvals = approvals
         self._dispatcher = dispatcher
         self._starter = starter
 
@@ -59,6 +61,7 @@ class Resumer:
             if known is not None:
                 return known
             resume.check(binding, asked)
+            await self._approvals.check(binding, asked)
             plan = await self._plan(binding)
             # Before the interrupt is consumed: it waits for a harness that can go on.
             serving.check_start(plan, request.body.files)

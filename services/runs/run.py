@@ -80,6 +80,8 @@ class Run:
     expires_at: int | None = None
     """When its log may be deleted; set with its end."""
     trimmed: bool = False
+    tool_calls: tuple[str, ...] = ()
+    """Marks of the tool calls it accepted, at most `max_tool_calls` (run protocol, Tools)."""
     rev: int = 0
 
     @property
@@ -116,6 +118,10 @@ def to_document(run: Run) -> dict[str, Any]:
     """The record of a run. Absent values are left out, so that sparse indexes do not hold them."""
     document = {name: value for name in _FIELDS if (value := getattr(run, name)) is not None}
     document["status"] = run.status.value
+    if run.tool_calls:
+        document["tool_calls"] = list(run.tool_calls)
+    else:
+        del document["tool_calls"]
     if run.intent is not None:
         document["intent"] = run.intent.to_document()
     if run.issued is not None:
@@ -130,6 +136,8 @@ def from_document(document: dict[str, Any]) -> Run:
     intent, issued = document.get("intent"), document.get("issued")
     values["intent"] = None if intent is None else Intent.from_document(intent)
     values["issued"] = None if issued is None else Issued(*issued)
+    if "tool_calls" in values:
+        values["tool_calls"] = tuple(document["tool_calls"])
     for name in ("owner", "agent_id", "conversation_id", "request_key"):
         values.setdefault(name, None)
     return Run(**values)  # pyright: ignore[reportArgumentType] - the shape is that of `to_document`

@@ -24,6 +24,18 @@ class RunsSettings(ServiceSettings):
             description="Where runtimes reach the thread-state facade of the sessions service: the addresses of its replicas; the first 8 are told to them."
         ),
     ]
+    tool_facade_listen: Annotated[
+        Address | None,
+        Field(
+            description="Where runtimes reach the tool broker, with capability tokens only; without it, agents with tools start no run."
+        ),
+    ] = None
+    tool_facade_address: Annotated[
+        Addresses | None,
+        Field(
+            description="Where runtimes are told to reach the tool broker: its replicas' addresses, the first 4 of them; none: where this process listens."
+        ),
+    ] = None
     bus_url: Annotated[
         str | None,
         Field(
@@ -103,4 +115,13 @@ class RunsSettings(ServiceSettings):
     def _waits_fit(self) -> Self:
         if self.sweep_interval_seconds > self.lease_ttl_seconds:
             raise ValueError("HARNESS_SWEEP_INTERVAL_SECONDS must not be longer than HARNESS_LEASE_TTL_SECONDS")
+        if self.tool_facade_address is not None and self.tool_facade_listen is None:
+            raise ValueError(
+                "HARNESS_TOOL_FACADE_ADDRESS needs HARNESS_TOOL_FACADE_LISTEN: this is one of the replicas"
+            )
         return self
+
+    @property
+    def tool_facade_addresses(self) -> str | None:
+        """Where runtimes reach the tool broker; None: there is none."""
+        return self.tool_facade_address or self.tool_facade_listen

@@ -185,6 +185,8 @@ class Sweep:
             run, _ = await store.change(run, lambda current: None if current.trimmed else current.trim())
         while await self._engine.log.delete(run.run_id):
             continue
+        if run.tool_calls:
+            await self._engine.calls.forget(run.run_id)
         if run.is_stored_run and not was_trimmed:
             kept = self._engine.settings.retention_seconds * 1000
             await store.without_input(replace(run, expires_at=self._engine.now() + kept))

@@ -9,6 +9,7 @@ from services.runs.held import HeldRun
 from services.runs.plan import Plan
 from services.runs.prompt import compile_prompt
 from services.runs.run import Issued
+from services.runs.tools.grant import marks_of
 
 
 def turn_input(held: HeldRun, issued: Issued, plan: Plan) -> runtime_pb2.TurnInput:
@@ -26,6 +27,8 @@ def turn_input(held: HeldRun, issued: Issued, plan: Plan) -> runtime_pb2.TurnInp
         deadline=timestamp((run.deadline_at or 0) / 1000),
         tokens=[engine.state_token(run, issued.runtime_generation)],
     )
+    if plan.grants:
+        turn.tokens.append(engine.tool_token(run, issued.runtime_generation, marks_of(plan.grants)))
     if asked.HasField("client_context"):
         turn.client_context.CopyFrom(asked.client_context)
     if binding is not None:

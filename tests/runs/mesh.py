@@ -140,6 +140,7 @@ class Mesh:
             "HARNESS_CATALOG_ADDRESS": self.address("catalog"),
             "HARNESS_SESSIONS_ADDRESS": self.address("sessions"),
             "HARNESS_STATE_FACADE_ADDRESS": self.address("facade"),
+            "HARNESS_TOOL_FACADE_LISTEN": self.address(f"{name}-tools"),
             "HARNESS_CAPABILITY_SIGNING_KEY": self._private,
             "HARNESS_LEASE_TTL_SECONDS": "2",
             "HARNESS_SWEEP_INTERVAL_SECONDS": "0.2",

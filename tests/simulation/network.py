@@ -400,6 +400,9 @@ class FacadeChannels:
     def state(self, address: str) -> StateStub:
         return StateStub(SimulatedPeer(self._network, address))
 
+    def tools(self, address: str) -> ToolStub:
+        return ToolStub(SimulatedPeer(self._network, address))
+
     async def close(self) -> None:
         return
 
@@ -428,6 +431,22 @@ class StateStub:
                 STATE + "LoadHead", request, timeout=timeout, credential=_token(metadata)
             ):
                 yield message
+        except HarnessError as error:
+            raise _rpc_error(error) from None
+
+
+TOOL: Final = "/harness.tool.v1.ToolBrokerService/"
+
+
+class ToolStub:
+    """The tool broker as a runtime calls it."""
+
+    def __init__(self, peer: SimulatedPeer) -> None:
+        self._peer = peer
+
+    async def InvokeTool(self, request: Any, *, timeout: float, metadata: Any) -> Any:
+        try:
+            return await self._peer.call(TOOL + "InvokeTool", request, timeout=timeout, credential=_token(metadata))
         except HarnessError as error:
             raise _rpc_error(error) from None
 

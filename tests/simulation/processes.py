@@ -16,6 +16,7 @@ from adapters.sdk.lifecycle import EventLimits
 from harness.adapter.v1 import descriptor_pb2
 from harness.catalog.v1 import agent_pb2, resolution_service_pb2
 from harness.common.v1 import blueprint_pb2, capability_pb2, placement_pb2
+from harness.runtime.v1 import runtime_pb2
 from services.common.capability_token import CapabilitySigner, generate_private_key
 from services.common.errors import not_found
 from services.common.server import Service, ServiceContext
@@ -30,6 +31,7 @@ from tests.simulation.loop import Life
 RUNS: Final = "runs:1"
 SESSIONS: Final = "sessions:1"
 FACADE: Final = "facade:1"
+TOOLS: Final = "tools:1"
 CATALOG: Final = "catalog:1"
 STOP_SECONDS: Final = 2.0
 LEASE_TTL: Final = 2.0
@@ -48,6 +50,7 @@ def runs_settings(max_active: int) -> RunsSettings:
         catalog_address=CATALOG,
         sessions_address=SESSIONS,
         state_facade_address=FACADE,
+        tool_facade_listen=TOOLS,
         capability_signing_key="none",  # pyright: ignore[reportArgumentType]
         lease_ttl_seconds=LEASE_TTL,
         sweep_interval_seconds=0.5,
@@ -108,7 +111,11 @@ class ServiceProcess:
         world.network.serve(RUNS if is_runs else SESSIONS, life, servicers)
         world.network.serve(life.name, life, servicers)
         if service.facade is not None:
-            world.network.serve(FACADE, life, {one.full_name: one.servicer for one in service.facade.registrations})
+            world.network.serve(
+                TOOLS if is_runs else FACADE,
+                life,
+                {one.full_name: one.servicer for one in service.facade.registrations},
+            )
         world.started(life, self)
 
     async def stop(self) -> None:
@@ -172,6 +179,7 @@ class Catalog:
         response = resolution_service_pb2.ResolveAgentResponse(record=record)
         if not request.record_only:
             response.version.CopyFrom(agent_pb2.AgentVersion(agent_id=request.agent_id, version=1, blueprint=agent))
+            response.tools.extend(GRANTS[binding.tool_id] for binding in agent.tools.bindings)
         return response
 
     async def ResolveProfile(self, request: Any, context: Any) -> resolution_service_pb2.ResolveProfileResponse:
@@ -214,8 +222,30 @@ def _agent(harness: str, seconds: int, *, tools: bool = False) -> blueprint_pb2.
         limits=blueprint_pb2.LimitsSpec(max_run_seconds=seconds),
     )
     if tools:
-        agent.tools.bindings.add()
+        agent.tools.bindings.extend(blueprint_pb2.ToolBinding(tool_id=tool_id) for tool_id in GRANTS)
     return agent
+
+
+def _grant(tool_id: str, *, sensitive: bool = False, idempotent: bool = False) -> resolution_service_pb2.ToolGrant:
+    return resolution_service_pb2.ToolGrant(
+        descriptor=runtime_pb2.ToolDescriptor(
+            tool_id=tool_id, provider_name=tool_id, sensitive=sensitive, idempotent=idempotent
+        ),
+        approval_policy=blueprint_pb2.APPROVAL_POLICY_SENSITIVE_ONLY,
+        provider=PROVIDER,
+        timeout_seconds=1,
+        max_attempts=2 if idempotent else 1,
+        max_result_bytes=1_024,
+    )
+
+
+PROVIDER: Final = "provider:1"
+GRANTS: Final = {
+    "act": _grant("act"),
+    "look": _grant("look", idempotent=True),
+    "ask": _grant("ask", sensitive=True),
+}
+"""Tools whose every call has an effect, has one however often it is made, and waits for a person."""
 
 
 AGENTS: Final = {

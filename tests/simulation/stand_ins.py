@@ -90,6 +90,8 @@ class _Random:
 class _Signer:
     """Stands in for `CapabilitySigner`: the world remembers what a token opens."""
 
+    public_key_pem = "none"
+
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def sign(self, capability: Any, *, deadline_at: float) -> str:
@@ -131,6 +133,8 @@ OUTSIDE: Final[tuple[tuple[str, str, Any], ...]] = (
     ("services.runs.__main__", "open_bus", _open_bus),
     ("services.runs.__main__", "connect", _connect),
     ("services.runs.__main__", "CapabilitySigner", _Signer),
+    ("services.runs.__main__", "CapabilityVerifier", _Verifier),
+    ("services.runs.clients.tool_provider", "connect", _connect),
     ("services.runs.clients.runtime", "connect", _connect),
     ("services.sessions.__main__", "open_service_store", _open_service_store),
     ("services.sessions.__main__", "CapabilityVerifier", _Verifier),

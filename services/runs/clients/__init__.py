@@ -1,1 +1,1 @@
-"""The calls the runs service makes: catalog, sessions, adapter hosts and workers, sandboxes."""
+"""The calls the runs service makes: catalog, sessions, adapter hosts and workers, sandboxes, providers of tools."""

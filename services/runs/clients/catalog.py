@@ -12,6 +12,7 @@ from services.common.clock import Clock
 
 CACHED_VERSIONS: Final = 1_000
 CACHED_PROFILES: Final = 1_000
+CACHED_GRANTS: Final = 1_000
 PROFILE_SECONDS: Final = 2.0
 """How old a profile's answer may be. A changed incarnation is found out earlier, when the runtime is made."""
 
@@ -30,6 +31,7 @@ class CatalogClient:
         self._profiles: OrderedDict[ProfileKey, tuple[resolution_service_pb2.ResolveProfileResponse, float]] = (
             OrderedDict()
         )
+        self._grants: OrderedDict[VersionKey, tuple[list[resolution_service_pb2.ToolGrant], float]] = OrderedDict()
         self._next: dict[str, asyncio.Task[agent_pb2.AgentRecord]] = {}
         self._asking: dict[str, asyncio.Task[agent_pb2.AgentRecord]] = {}
 
@@ -50,6 +52,21 @@ class CatalogClient:
         if len(self._versions) > CACHED_VERSIONS:
             self._versions.popitem(last=False)
         return response.version
+
+    async def grants(self, agent_id: str, version: int) -> list[resolution_service_pb2.ToolGrant]:
+        """The tools a version's agent may call, as the operator registers them: at most 2 seconds old. For agents with tools alone."""
+        key, now = (agent_id, version), self._clock.monotonic()
+        known = self._grants.get(key)
+        if known is not None and now - known[1] < PROFILE_SECONDS:
+            return known[0]
+        request = resolution_service_pb2.ResolveAgentRequest(agent_id=agent_id, version=version)
+        response: resolution_service_pb2.ResolveAgentResponse = await self._peer.call(self._stub.ResolveAgent, request)
+        granted = list(response.tools)
+        self._grants[key] = (granted, now)
+        self._grants.move_to_end(key)
+        if len(self._grants) > CACHED_GRANTS:
+            self._grants.popitem(last=False)
+        return granted
 
     async def profile(
         self, harness_id: str, profile_id: str, *, fresh: bool = False

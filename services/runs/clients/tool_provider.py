@@ -1,0 +1,152 @@
+"""A team's own tools, in any language: `harness.tool.v1.ToolProviderService`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf import json_format
+from pydantic import SecretStr
+
+from harness.event.v1 import payload_pb2
+from harness.tool.v1 import tool_provider_service_pb2, tool_provider_service_pb2_grpc
+from services.common.channels import Peer, connect
+from services.common.errors import GrpcCode, HarnessError
+from services.runs.tools.arguments import as_json, plain_value
+from services.runs.tools.providers.port import ProviderCall, ProviderFailed
+from services.runs.tools.record import Ended, Outcome
+
+MAX_PEERS: Final = 64
+"""Channels kept open; idle ones are closed first, ones in use never (I35)."""
+_NOT_REACHED: Final = frozenset(
+    {
+        GrpcCode.UNAUTHENTICATED,
+        GrpcCode.PERMISSION_DENIED,
+        GrpcCode.UNIMPLEMENTED,
+        GrpcCode.INVALID_ARGUMENT,
+        GrpcCode.NOT_FOUND,
+    }
+)
+"""By these a provider says that it has not begun."""
+
+
+@dataclass(slots=True)
+class _Dialled:
+    peer: Peer
+    stub: tool_provider_service_pb2_grpc.ToolProviderServiceStub = field(init=False)
+    users: int = 0
+
+    def __post_init__(self) -> None:
+        self.stub = tool_provider_service_pb2_grpc.ToolProviderServiceStub(self.peer.channel)
+
+
+class GrpcProviders:
+    """Providers by address and credential."""
+
+    def __init__(self) -> None:
+        self._dialled: OrderedDict[tuple[str, str], _Dialled] = OrderedDict()
+
+    def at(self, address: str, token: str) -> GrpcProvider:
+        """The provider at an address, called with the credential the operator gave it, or with none."""
+        return GrpcProvider(self, address, token)
+
+    async def invoke(self, address: str, token: str, call: ProviderCall) -> Ended:
+        """One try. Errors: `ProviderFailed`."""
+        dialled = self._use(address, token)
+        try:
+            response = await dialled.peer.call(
+                dialled.stub.InvokeProviderTool, _request(call), timeout=call.timeout_seconds
+            )
+        except HarnessError as error:
+            raise _failed(error) from None
+        finally:
+            dialled.users -= 1
+            await self._close_idle()
+        return _ended(response)
+
+    async def close(self) -> None:
+        """Close every channel."""
+        while self._dialled:
+            _, dialled = self._dialled.popitem()
+            await dialled.peer.close()
+
+    def _use(self, address: str, token: str) -> _Dialled:
+        key = (address, token)
+        dialled = self._dialled.get(key)
+        if dialled is None:
+            # Tries are the broker's to decide: the channel repeats nothing.
+            dialled = self._dialled[key] = _Dialled(connect(address, SecretStr(token) if token else None))
+        self._dialled.move_to_end(key)
+        dialled.users += 1
+        return dialled
+
+    async def _close_idle(self) -> None:
+        if len(self._dialled) <= MAX_PEERS:
+            return
+        idle = next((key for key, other in self._dialled.items() if not other.users), None)
+        if idle is not None:
+            await self._dialled.pop(idle).peer.close()
+
+
+class GrpcProvider:
+    """One of them."""
+
+    def __init__(self, providers: GrpcProviders, address: str, token: str) -> None:
+        self._providers = providers
+        self._address = address
+        self._token = token
+
+    async def invoke(self, call: ProviderCall) -> Ended:
+        """See `ToolProvider`."""
+        return await self._providers.invoke(self._address, self._token, call)
+
+
+def _request(call: ProviderCall) -> tool_provider_service_pb2.InvokeProviderToolRequest:
+    request = tool_provider_service_pb2.InvokeProviderToolRequest(
+        tool_id=call.tool_id,
+        idempotency_key=call.idempotency_key,
+        user_id=call.user_id,
+        traceparent=call.traceparent,
+    )
+    json_format.ParseDict(dict(call.arguments), request.arguments)
+    json_format.ParseDict(dict(call.settings), request.settings)
+    return request
+
+
+def _failed(error: HarnessError) -> ProviderFailed:
+    """The provider's status in our own words: what it wrote may hold anything (I22)."""
+    code = error.grpc_code
+    if code is GrpcCode.RESOURCE_EXHAUSTED:
+        return ProviderFailed("tool_busy", "The tool's provider has no room now.", passing=True, reached=False)
+    if code in (GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED, GrpcCode.CANCELLED):
+        return ProviderFailed("tool_unavailable", "The tool's provider did not answer.", passing=True, reached=True)
+    return ProviderFailed(
+        "tool_failed",
+        f"The tool's provider failed ({code.name}).",
+        passing=False,
+        reached=code not in _NOT_REACHED,
+    )
+
+
+def _ended(response: tool_provider_service_pb2.InvokeProviderToolResponse) -> Ended:
+    if response.outcome == payload_pb2.TOOL_OUTCOME_ERROR:
+        error = response.error
+        return Ended.failed(error.code or "tool_failed", error.message, retryable=error.retryable)
+    if response.outcome != payload_pb2.TOOL_OUTCOME_SUCCESS:
+        raise _broken()
+    if not response.HasField("result"):
+        return Ended(Outcome.SUCCESS)
+    try:
+        return Ended(Outcome.SUCCESS, as_json(plain_value(response.result)))
+    except ValueError:
+        raise _broken() from None
+
+
+def _broken() -> ProviderFailed:
+    return ProviderFailed(
+        "tool_protocol",
+        "The tool's provider broke its contract: what it did is not known.",
+        passing=False,
+        reached=True,
+    )

@@ -1,0 +1,411 @@
+"""The tool broker: from a call under a run's fence to its one recorded outcome (run protocol, Tools; I10–I12, I24, I25)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from google.protobuf import struct_pb2
+
+from services.common.caller import Capability
+from services.common.clock import Clock
+from services.common.errors import HarnessError, Reason, invalid_request
+from services.common.logs import get_logger
+from services.common.store import StoreUnavailable
+from services.common.tasks import BackgroundTasks
+from services.common.tracing import current_traceparent
+from services.runs.clients.catalog import CatalogClient
+from services.runs.patience import PAUSES
+from services.runs.resume import stored_turn
+from services.runs.run import Run
+from services.runs.store import RunStore
+from services.runs.tools import acceptance, approval, arguments, audit, metrics, record
+from services.runs.tools.acceptance import CallFence, KnownCall
+from services.runs.tools.approval import Decision, Verdict
+from services.runs.tools.grant import Grant, grant_of, granted, max_tool_calls, needs_approval
+from services.runs.tools.invoking import MAX_UNDER_WAY, Invoker
+from services.runs.tools.liveness import RENEW_SHARE, BrokerWatch
+from services.runs.tools.providers.port import ProviderCall
+from services.runs.tools.record import CallRecord, Ended, State
+from services.runs.tools.store import CallStore
+
+MAX_ROUNDS: Final = 1_000
+"""Looks at one call's record in one request; its deadline ends it before (I35)."""
+MAX_WRITES: Final = 8
+"""Tries to write an outcome while the store is away."""
+LOOK_SECONDS: Final = 0.5
+"""Between two looks at a call that another broker makes, at most."""
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: a call as its runtime sends it. `accepted` is False where the run takes no call any more and only what became of it is told."""
+
+    run: Run
+    tool_call_id: str
+    tool_id: str
+    given: dict[str, Any]
+    digest: str
+    grant: Grant | None
+    accepted: bool = True
+
+    @property
+    def key(self) -> str:
+        """Of its record."""
+        return record.key_of(self.run.binding_id, self.run.epoch, self.tool_call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The answer of a call that a person has to decide on."""
+
+    tool_call_id: str
+    tool_id: str
+    given: dict[str, Any]
+
+
+class ToolBroker:
+    """Calls tools on behalf of runs. `holder` names this life of this process on the calls it makes; `ttl` is when another one counts as dead."""
+
+    def __init__(
+        self,
+        runs: RunStore,
+        calls: CallStore,
+        catalog: CatalogClient,
+        invoker: Invoker,
+        tasks: BackgroundTasks,
+        clock: Clock,
+        *,
+        holder: str,
+        ttl: float,
+    ) -> None:
+        self._runs = runs
+        self._calls = calls
+        self._catalog = catalog
+        self._invoker = invoker
+        self._tasks = tasks
+        self._clock = clock
+        self._holder = holder
+        self._ttl = ttl
+        self._watch = BrokerWatch(ttl)
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    async def describe(self, capability: Capability, fence: CallFence) -> list[Grant]:
+        """What the run may call now. Errors: `STALE_LEASE`."""
+        _check_capability(capability, fence)
+        run = acceptance.check(await self._runs.get(fence.run_id), fence)
+        return granted(await self._grants(run), capability.tool_ids)
+
+    async def invoke(
+        self,
+        capability: Capability,
+        fence: CallFence,
+        tool_call_id: str,
+        tool_id: str,
+        given: struct_pb2.Struct,
+    ) -> Ended | Waits:
+        """How the call ended, or that it waits for a person. The same call again has the same answer.
+
+        Errors: `STALE_LEASE`, `permission_denied`, `invalid_request` with every problem, `capacity` past the run's limit, `idempotency_mismatch` for another
+        call under the id; `unavailable` where the answer may be asked for again.
+        """
+        try:
+            return await self._invoke(capability, fence, tool_call_id, tool_id, given)
+        except HarnessError as error:
+            metrics.REFUSED.labels(error.reason.value).inc()
+            raise
+
+    async def _invoke(
+        self, capability: Capability, fence: CallFence, tool_call_id: str, tool_id: str, given: struct_pb2.Struct
+    ) -> Ended | Waits:
+        _check_capability(capability, fence)
+        mark = record.mark_of(tool_call_id)
+        found = await self._runs.get(fence.run_id)
+        try:
+            # A fence that is not current is told first; the compare-and-set below decides.
+            run = acceptance.check(found, fence, mark)
+        except KnownCall:
+            return await self._what_became(found, tool_call_id, tool_id, given)
+        grant = grant_of(await self._grants(run), capability.tool_ids, tool_id)
+        if issues := arguments.issues_of(approval.schema_of(grant), given):
+            raise invalid_request(issues, "The arguments do not fit the tool.")
+        plain = arguments.plain(given)
+        call = Call(run, tool_call_id, tool_id, plain, arguments.digest_of(tool_id, plain), grant)
+        version = await self._catalog.version(run.agent_id or "", run.agent_version)
+        limit = max_tool_calls(version.blueprint.limits)
+        try:
+            run, _ = await self._runs.change(
+                run, lambda current: acceptance.accept(current, fence, mark, limit, self._now())
+            )
+        except KnownCall:
+            return await self._what_became(run, tool_call_id, tool_id, given)
+        return await self._carried_out(replace(call, run=run))
+
+    async def _what_became(
+        self, run: Run | None, tool_call_id: str, tool_id: str, given: struct_pb2.Struct
+    ) -> Ended | Waits:
+        if run is None:
+            raise acceptance.stale()
+        try:
+            plain = arguments.plain(given)
+        except ValueError:
+            raise _other_call() from None
+        digest = arguments.digest_of(tool_id, plain)
+        return await self._carried_out(Call(run, tool_call_id, tool_id, plain, digest, None, accepted=False))
+
+    async def _carried_out(self, call: Call) -> Ended | Waits:
+        """Looks at the call's record, and does what is next, until there is something to tell. What is told is on the record first."""
+        for number in range(MAX_ROUNDS):
+            found = await self._calls.get(call.key)
+            if found is None:
+                await self._begin(call)
+                continue
+            if not found.fits(call.digest):
+                found = await self._with_edit(call, found)
+            if found.ended is not None:
+                return await self._told(call, found, found.ended)
+            if found.state is State.WAITING:
+                answer = await self._waiting(call, found)
+                if answer is not None:
+                    return answer
+            else:
+                await self._started(call, found, number)
+        raise HarnessError(Reason.UNAVAILABLE, "The call is still under way: ask again.", retry_after=1.0)
+
+    # --- the record is not there ---
+
+    async def _begin(self, call: Call) -> None:
+        """The unique record of the call, before anything is invoked (I11)."""
+        now, run = self._now(), call.run
+        new = CallRecord(
+            binding_id=run.binding_id,
+            epoch=run.epoch,
+            tool_call_id=call.tool_call_id,
+            run_id=run.run_id,
+            tool_id=call.tool_id,
+            digest=call.digest,
+            state=State.WAITING,
+            created_at=now,
+        )
+        if call.grant is None:
+            # Accepted once, and whoever accepted it may be about to invoke it: from here on nobody does.
+            inserted = await self._calls.insert(record.lost(new, now))
+            if inserted is not None:
+                audit.ended(inserted)
+            return
+        if needs_approval(call.grant):
+            inserted = await self._calls.insert(new)
+            if inserted is not None:
+                audit.waits(inserted)
+            return
+        self._check_room()
+        inserted = await self._calls.insert(record.started(new, self._holder, now))
+        if inserted is not None:
+            self._fly(call, inserted, call.given)
+
+    # --- it waits ---
+
+    async def _waiting(self, call: Call, found: CallRecord) -> Waits | None:
+        """The answer while nobody has decided; None once the decision is on the record."""
+        if not call.accepted or call.grant is None:
+            raise acceptance.stale()  # nothing has happened, and nothing will for this run
+        decision = await self._decision(call.run, found)
+        now, run_id = self._now(), call.run.run_id
+        if decision is None:
+            if found.run_id != run_id:
+                # From now on it is asked about in this run.
+                await self._calls.put(found, replace(found, run_id=run_id))
+                return None
+            return Waits(call.tool_call_id, call.tool_id, call.given)
+        # A decision is used once: the compare-and-set that uses it leaves nothing that waits.
+        if decision.verdict is Verdict.REJECT:
+            await self._end(found, record.done(found, approval.rejected(decision), now, run_id=run_id))
+            return None
+        given, edited = call.given, ""
+        if decision.edit is not None:
+            if arguments.issues_of(approval.schema_of(call.grant), decision.edit):  # I25: validated again
+                problem = Ended.failed("arguments_invalid", "The edited arguments do not fit the tool's schema.")
+                await self._end(found, record.done(found, problem, now, run_id=run_id))
+                return None
+            given = arguments.plain(decision.edit)
+            edited = arguments.digest_of(call.tool_id, given)
+        self._check_room()
+        begun = await self._calls.put(found, record.started(found, self._holder, now, run_id=run_id, edited=edited))
+        if begun is not None:
+            audit.approved(begun)
+            self._fly(call, begun, given)
+        return None
+
+    async def _with_edit(self, call: Call, found: CallRecord) -> CallRecord:
+        """The record, if the call brings the arguments that a person put in the place of what waits. Errors: `idempotency_mismatch`."""
+        decision = await self._decision(call.run, found) if found.state is State.WAITING else None
+        if decision is None or decision.edit is None or found.tool_id != call.tool_id:
+            raise _other_call()
+        try:
+            edited = arguments.digest_of(call.tool_id, arguments.plain(decision.edit))
+        except ValueError:
+            raise _other_call() from None
+        if edited != call.digest:
+            raise _other_call()
+        return found
+
+    async def _decision(self, run: Run, found: CallRecord) -> Decision | None:
+        """I25: from where the resume stored it."""
+        if not run.resumed_from or found.run_id != run.resumed_from:
+            return None
+        _, stored = stored_turn(run, await self._runs.get_input(run.run_id))
+        return approval.decision_for(found, run, stored)
+
+    # --- it is under way ---
+
+    async def _started(self, call: Call, found: CallRecord, number: int) -> None:
+        """Waits for the call's outcome a while; a call whose broker is gone is lost, or goes on here if its tool is idempotent."""
+        flight = self._under_way.get(call.key)
+        if flight is not None:
+            await asyncio.wait({flight})
+            return
+        if not self._watch.is_gone(found, self._clock.monotonic()):
+            await asyncio.sleep(min(LOOK_SECONDS, PAUSES[min(number, len(PAUSES) - 1)]))
+            return
+        self._watch.forget(call.key)
+        if call.grant is None or not call.grant.descriptor.idempotent:
+            await self._end(found, record.lost(found, self._now()))
+            return
+        given = call.given
+        if found.edited and found.edited != call.digest:
+            given = await self._edited_arguments(found)
+            if given is None:
+                await self._end(found, record.lost(found, self._now()))
+                return
+        self._check_room()
+        taken = await self._calls.put(found, record.started(found, self._holder, self._now(), run_id=call.run.run_id))
+        if taken is not None:
+            self._fly(call, taken, given)
+
+    async def _edited_arguments(self, found: CallRecord) -> dict[str, Any] | None:
+        """The arguments a person put in the place of the call's own, from where the resume stored them; None where that is no longer kept."""
+        run = await self._runs.get(found.run_id)
+        if run is None:
+            return None
+        _, stored = stored_turn(run, await self._runs.get_input(run.run_id))
+        edit = None if stored is None else approval.edit_of(stored, found.tool_call_id)
+        return None if edit is None else arguments.plain(edit)
+
+    def _fly(self, call: Call, begun: CallRecord, given: dict[str, Any]) -> None:
+        """Invoke in the background: a runtime that goes away does not take the outcome with it."""
+        grant = call.grant
+        if grant is None:
+            raise AssertionError("a call without a grant is never invoked")
+        task = self._tasks.spawn("tool_call", self._flight(call.run, grant, begun, given))
+        self._under_way[call.key] = task
+        metrics.UNDER_WAY.inc()
+
+        def landed(_: asyncio.Task[None]) -> None:
+            metrics.UNDER_WAY.dec()
+            if self._under_way.get(call.key) is task:
+                del self._under_way[call.key]
+
+        task.add_done_callback(landed)
+
+    async def _flight(self, run: Run, grant: Grant, begun: CallRecord, given: dict[str, Any]) -> None:
+        provider_call = ProviderCall(
+            tool_id=begun.tool_id,
+            arguments=given,
+            idempotency_key=_effect_of(begun.key),
+            user_id=run.owner or "",
+            settings=arguments.plain(grant.settings),
+            timeout_seconds=grant.timeout_seconds,
+            max_result_bytes=grant.max_result_bytes,
+            traceparent=current_traceparent(),
+        )
+        give_up_at = (run.deadline_at or self._now()) / 1000
+        work = asyncio.create_task(self._invoker.invoke(grant, provider_call, give_up_at))
+        try:
+            held = await self._renewed_until(work, begun)
+            if held is None:
+                return  # another broker has the call, or it was given up: what the record says is told
+            ended, attempts = work.result()
+            await self._end(held, record.done(held, ended, self._now(), attempts=attempts))
+        finally:
+            work.cancel()
+            await asyncio.wait({work})
+
+    async def _renewed_until(self, work: asyncio.Task[tuple[Ended, int]], held: CallRecord) -> CallRecord | None:
+        """The record once the work is done, renewed meanwhile; None when it was taken from this broker."""
+        while True:
+            done, _ = await asyncio.wait({work}, timeout=self._ttl * RENEW_SHARE)
+            if done:
+                return held
+            try:
+                renewed = await self._calls.put(held, record.renewed(held))
+                if renewed is None:
+                    renewed = await self._calls.get(held.key)  # an answer that was lost, or another broker
+            except StoreUnavailable as error:
+                _log.warning("tool_call_not_renewed", run_id=held.run_id, error=type(error).__name__)
+                continue
+            if renewed is None or renewed.state is not State.STARTED or renewed.broker != self._holder:
+                return None
+            held = renewed
+
+    # --- it ended ---
+
+    async def _end(self, before: CallRecord, after: CallRecord) -> None:
+        """The outcome by compare-and-set: an outcome that is there never changes (I11). Whoever was faster, the record says what is told."""
+        for attempt in range(MAX_WRITES):
+            try:
+                written = await self._calls.put(before, after)
+            except StoreUnavailable:
+                if attempt == MAX_WRITES - 1:
+                    raise
+                await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+                continue
+            if written is not None:
+                audit.ended(written)
+            return
+
+    async def _told(self, call: Call, found: CallRecord, ended: Ended) -> Ended:
+        if call.accepted and found.run_id != call.run.run_id:
+            # Kept as long as the run that was told of it last, so that this run cannot make it again.
+            await self._calls.put(found, replace(found, run_id=call.run.run_id))
+        self._watch.forget(call.key)
+        return ended
+
+    async def _grants(self, run: Run) -> list[Grant]:
+        return await self._catalog.grants(run.agent_id or "", run.agent_version)
+
+    def _check_room(self) -> None:
+        if self._tasks.closed:  # I33
+            raise HarnessError(Reason.UNAVAILABLE, "This process stops: ask again.", retry_after=1.0, not_begun=True)
+        if len(self._under_way) >= MAX_UNDER_WAY:  # I35
+            raise HarnessError(
+                Reason.CAPACITY, f"This process makes {MAX_UNDER_WAY} tool calls already: ask again.", retry_after=1.0
+            )
+
+    def _now(self) -> int:
+        return int(self._clock.wall() * 1000)
+
+
+def _check_capability(capability: Capability, fence: CallFence) -> None:
+    """I28: a token (its audience was checked when it was verified) opens its own binding, epoch, runtime generation and run."""
+    if (
+        capability.binding_id != fence.binding_id
+        or capability.epoch != fence.epoch
+        or capability.runtime_generation != fence.runtime_generation
+        or capability.run_id != fence.run_id
+    ):
+        raise acceptance.stale()
+
+
+def _other_call() -> HarnessError:
+    return HarnessError(
+        Reason.IDEMPOTENCY_MISMATCH,
+        "tool_call_id is that of another call of this conversation, with another tool or other arguments: use a new one.",
+    )
+
+
+def _effect_of(key: str) -> str:
+    """Names the effect for the provider: every try and every broker of a call says the same, and the conversation is not told."""
+    return "tcl_" + hashlib.blake2b(key.encode(), digest_size=20).hexdigest()

@@ -1,0 +1,95 @@
+"""One call through its provider: tries, time, size, and which failure may be tried again (I11, I35)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from services.common.clock import Clock
+from services.common.logs import get_logger, log_incident
+from services.runs.clients.tool_provider import GrpcProviders
+from services.runs.tools.grant import Grant, tries_of
+from services.runs.tools.providers.builtin import BUILTIN, BuiltinProvider
+from services.runs.tools.providers.port import ProviderCall, ProviderFailed, ToolProvider
+from services.runs.tools.record import Ended
+
+PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
+"""Seconds between the tries of an idempotent tool."""
+MAX_UNDER_WAY: Final = 1_000
+"""Calls one process makes at once (I35)."""
+_log = get_logger(__name__)
+
+
+class Invoker:
+    """Calls tools. It decides nothing about who may."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._builtin = BuiltinProvider(clock)
+        self._services = GrpcProviders()
+
+    async def invoke(self, grant: Grant, call: ProviderCall, give_up_at: float) -> tuple[Ended, int]:
+        """How the call ended, and in how many tries. `give_up_at` is wall time: the run's deadline. Raises nothing but a cancellation."""
+        failure = ProviderFailed("tool_timeout", "The run's time was over.", passing=False, reached=False)
+        provider, tries, made = self._provider(grant), tries_of(grant), 0
+        for number in range(tries):
+            seconds = min(float(grant.timeout_seconds), give_up_at - self._clock.wall())
+            if seconds <= 0:
+                break
+            made += 1
+            try:
+                ended = await self._try(provider, replace(call, timeout_seconds=seconds))
+                return _bounded(ended, call.max_result_bytes), made
+            except ProviderFailed as failed:
+                failure = failed
+            if not failure.passing or made == tries:
+                break
+            await asyncio.sleep(PAUSES[min(number, len(PAUSES) - 1)])
+        return _ended(failure, idempotent=grant.descriptor.idempotent), made
+
+    async def close(self) -> None:
+        """Close the channels to providers."""
+        await self._services.close()
+
+    def _provider(self, grant: Grant) -> ToolProvider:
+        if grant.provider == BUILTIN:
+            return self._builtin
+        return self._services.at(grant.provider, grant.provider_token)
+
+    async def _try(self, provider: ToolProvider, call: ProviderCall) -> Ended:
+        bound = asyncio.timeout(call.timeout_seconds)
+        try:
+            async with bound:
+                return await provider.invoke(call)
+        except TimeoutError:
+            raise ProviderFailed(
+                "tool_timeout",
+                f"The tool did not answer within {call.timeout_seconds:.3g} seconds.",
+                passing=True,
+                reached=True,
+            ) from None
+        except ProviderFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect of a provider ends its call, not the broker
+            incident = log_incident(_log, "tool_provider_failed", error, tool_id=call.tool_id)
+            raise ProviderFailed(
+                "internal",
+                f"Internal error. Give the operator this incident id: {incident}",
+                passing=False,
+                reached=True,
+            ) from None
+
+
+def _bounded(ended: Ended, limit: int) -> Ended:
+    size = len(ended.result.encode("utf-8", "surrogatepass"))
+    if size <= limit:
+        return ended
+    return Ended.failed("result_too_large", f"The tool answered, and its result has more than {limit} bytes.")
+
+
+def _ended(failure: ProviderFailed, *, idempotent: bool) -> Ended:
+    """A failure as the call's outcome. What may have had its effect is not offered for a retry (I11)."""
+    may_have_happened = failure.reached and not idempotent
+    note = " Side effects are possible: do not repeat it." if may_have_happened else ""
+    return Ended.failed(failure.code, failure.message + note, retryable=failure.passing and not may_have_happened)

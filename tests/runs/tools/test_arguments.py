@@ -1,0 +1,70 @@
+"""Arguments: never wider than the tool's schema, never beyond their bounds (I25, I35)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from google.protobuf import json_format, struct_pb2
+
+from services.common.errors import HarnessError, Reason
+from services.runs.tools import arguments
+from tests.runs.tools.stand import Stand
+
+CLOSED = {"type": "object", "properties": {"n": {"type": "number", "minimum": 1}}, "additionalProperties": False}
+
+
+def struct(document: dict[str, Any]) -> struct_pb2.Struct:
+    return json_format.ParseDict(document, struct_pb2.Struct())
+
+
+def codes(schema: dict[str, Any], document: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(issue.path, issue.code) for issue in arguments.issues_of(schema, struct(document))}
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "expected"),
+    [
+        (CLOSED, {"n": 1}, set()),
+        (CLOSED, {"n": 0}, {("arguments.n", "out_of_schema")}),
+        (CLOSED, {"n": "1"}, {("arguments.n", "wrong_type")}),
+        (CLOSED, {"n": 1, "more": 1}, {("arguments", "unknown_field")}),
+        ({"required": ["a"]}, {}, {("arguments", "required")}),
+        ({"properties": {"a": {"items": {"type": "string"}}}}, {"a": ["x", 1]}, {("arguments.a[1]", "wrong_type")}),
+        ({"properties": {"a": {"pattern": "^x+$"}}}, {"a": "x" * 5_000}, {("arguments.a", "out_of_schema")}),
+        ({"properties": {"a": {"$ref": "https://elsewhere.example/x"}}}, {"a": 1}, {("arguments", "schema_unusable")}),
+        ({}, {"deep": {"a": {"b": {"c": {"d": {"e": {"f": {"g": {}}}}}}}}}, {("arguments", "too_deep")}),
+        ({}, {"long": "x" * 140_000}, {("arguments", "too_large")}),
+        ({}, {f"k{number}": 1 for number in range(300)}, {("arguments", "too_many_keys")}),
+    ],
+)
+def test_i25_arguments_are_held_to_schema_and_bounds(
+    schema: dict[str, Any], given: dict[str, Any], expected: set[tuple[str, str]]
+) -> None:
+    assert codes(schema, given) == expected
+
+
+def test_a_number_that_json_does_not_have_is_refused() -> None:
+    given = struct_pb2.Struct()
+    given.fields["n"].number_value = math.nan
+    assert [issue.code for issue in arguments.issues_of({}, given)] == ["not_a_number"]
+
+
+def test_the_same_arguments_have_the_same_digest_and_others_another() -> None:
+    plain = arguments.plain(struct({"a": 1.0, "b": [True, None]}))
+    assert arguments.digest_of("t", plain) == arguments.digest_of("t", {"b": [True, None], "a": 1})
+    assert arguments.digest_of("t", plain) != arguments.digest_of("u", plain)
+    assert arguments.digest_of("t", plain) != arguments.digest_of("t", {**plain, "a": "1"})
+
+
+async def test_i25_what_does_not_fit_reaches_nobody_and_says_where(stand: Stand) -> None:
+    run = await stand.run()
+    stand.grant(run)
+    with pytest.raises(HarnessError) as refused:
+        await stand.invoke(run, arguments={"text": "0123456789", "more": 1})
+    assert refused.value.reason is Reason.INVALID_REQUEST
+    assert {issue.path for issue in refused.value.details} == {"arguments", "arguments.text"}
+    assert not stand.provider.calls
+    assert (await stand.again(run)).tool_calls == ()
+    await stand.invoke(run, arguments={"text": "short"})  # the id was not used up
