@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -131,18 +132,20 @@ def _asked_for(output: Output, state: dict[str, Any]) -> dict[str, Any]:
     try:
         with _ended_by_ctrl_c():
             if state["fields"]:
-                return {"form_values": _form(state["fields"])}
+                return {"form_values": _form(output, state["fields"])}
             return {"tool_decisions": {"decisions": [_call(output, call) for call in state["tool_approvals"]]}}
     except EOFError:
         raise usage_error("The answers ended before all was answered.", "Nothing was decided: start again.") from None
 
 
-def _form(fields: list[dict[str, Any]]) -> dict[str, Any]:
+def _form(output: Output, fields: list[dict[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in fields:
         label = safe_line(field["label"] or field["name"])
         hint = f" ({', '.join(field['options'])})" if field["options"] else ""
         optional = "" if field["required"] else " [empty: none]"
+        if field["description"]:
+            output.note(safe_line(field["description"]))
         value = _until(f"{label}{hint}{optional}: ", lambda text, field=field: _value(field, text))
         if value is not None:
             values[field["name"]] = value
@@ -157,6 +160,8 @@ def _value(field: dict[str, Any], text: str) -> Any:
         return None
     if field["type"] == "number":
         number = float(text)
+        if not math.isfinite(number):
+            raise ValueError("A finite number is needed.")
         return int(number) if number.is_integer() else number
     if field["type"] == "boolean":
         if text.lower() not in ("y", "yes", "true", "n", "no", "false"):

@@ -154,11 +154,25 @@ class PeopleView:
         if kind == "run.interrupted":
             return f"interrupted: waits for a person{usage}", "magenta"
         if kind == "run.failed":
-            again = " It may succeed later." if data.get("retryable") is True else ""
+            again = _again(data)
             effects = {"possible": " Effects outside are possible.", "known": " There were effects outside."}
             after = effects.get(_text(data.get("side_effect_status")), "")
-            return f"failed: {_text(data.get('message'))} ({_text(data.get('code'))}){again}{after}{usage}", "bold red"
+            kinds = dict.fromkeys((_text(data.get("code")), _text(data.get("category"))))
+            return (
+                f"failed: {_text(data.get('message'))} ({', '.join(filter(None, kinds))}){again}{after}{usage}",
+                "bold red",
+            )
         return "", ""
+
+
+def _again(failed: dict[str, Any]) -> str:
+    """Whether and when the same may succeed."""
+    seconds = failed.get("retry_after_seconds")
+    if failed.get("retryable") is not True:
+        return ""
+    return (
+        f" It may succeed later, in {seconds} s." if isinstance(seconds, int) and seconds else " It may succeed later."
+    )
 
 
 def _question(data: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import typer
 from cli.commands.arguments import HarnessId, Json
 from cli.errors import CommandError, ExitCode
 from cli.execute import execute
+from cli.text import json_line
 
 if TYPE_CHECKING:
     from cli.api import Api
@@ -80,9 +81,11 @@ def _show(output: Output, harness: dict[str, Any], health: dict[str, Any]) -> No
             "certification": harness["certification"],
             "placements": harness["placements"],
             "health": report.get("status"),
+            "health checked": report.get("checked_at"),
             "active runs": f"{capacity['active']} of {capacity['limit']}" if capacity else "",
         }
     )
+    _checks(output, report.get("checks") or [])
     output.say("")
     profiles = [(item["profile_id"], item["placement"], item["description"]) for item in harness["profiles"]]
     output.table(("PROFILE", "PLACEMENT", "DESCRIPTION"), profiles, "No profiles.")
@@ -97,5 +100,23 @@ def _show(output: Output, harness: dict[str, Any], health: dict[str, Any]) -> No
         output.table(("OPTION", "TYPE", "DESCRIPTION"), rows, "")
     if harness["capabilities"]:
         output.say("")
-        rows = [(key, item["level"], item["explanation"]) for key, item in harness["capabilities"].items()]
-        output.table(("CAPABILITY", "LEVEL", "EXPLANATION"), rows, "")
+        rows = [
+            (key, item["level"], item.get("evidence_id"), _constraints(item), item["explanation"])
+            for key, item in harness["capabilities"].items()
+        ]
+        output.table(("CAPABILITY", "LEVEL", "EVIDENCE", "CONSTRAINTS", "EXPLANATION"), rows, "")
+
+
+def _checks(output: Output, checks: list[dict[str, Any]]) -> None:
+    if not checks:
+        return
+    output.say("")
+    rows = [
+        (item["name"], item["status"] or "unknown", item.get("last_success_at"), item.get("reason")) for item in checks
+    ]
+    output.table(("CHECK", "STATUS", "LAST SUCCESS", "REASON"), rows, "")
+
+
+def _constraints(capability: dict[str, Any]) -> str:
+    constraints = capability.get("constraints")
+    return json_line(constraints) if constraints else ""

@@ -16,6 +16,12 @@ _CATEGORIES: Final = {
     error_pb2.ErrorCategory.Value(f"ERROR_CATEGORY_{category.name}"): category for category in Category
 }
 
+_EFFECTS: Final = {
+    error_pb2.SIDE_EFFECT_STATUS_NONE: "none",
+    error_pb2.SIDE_EFFECT_STATUS_POSSIBLE: "possible",
+    error_pb2.SIDE_EFFECT_STATUS_KNOWN: "known",
+}
+
 
 class Answer:
     """Takes a run's events in order; `response` is the answer once the terminal was taken."""
@@ -80,7 +86,11 @@ def _failure(failed: payload_pb2.RunFailed, facts: dict[str, str]) -> HarnessErr
     return HarnessError(
         REASON_OF_CATEGORY[_CATEGORIES.get(failed.category, Category.INTERNAL)],
         failed.message,
-        metadata={**facts, "code": failed.code},
+        metadata={
+            **facts,
+            "code": failed.code,
+            "side_effect_status": _EFFECTS.get(failed.side_effect_status, "possible"),
+        },
         retry_after=retry_after,
         retryable=failed.retryable,
     )

@@ -211,13 +211,23 @@ HARNESS = {
     "availability": "available", "certification": "experimental", "placements": ["provider_managed"], "reason": "",
     "profiles": [{"profile_id": "default", "placement": "provider_managed", "description": "Here."}],
     "options_schema": {"properties": {"greeting": {"type": "string", "description": "Said first."}}},
-    "capabilities": {"memory.semantic": {"level": "unavailable", "explanation": "Not connected."}},
+    "capabilities": {
+        "memory.semantic": {"level": "unavailable", "explanation": "Not connected.", "constraints": None, "evidence_id": ""},
+        "skills": {"level": "native", "explanation": "Yes.", "constraints": {"max_skills": 5}, "evidence_id": "ev-1"},
+    },
+}  # fmt: skip
+HEALTH = {
+    "status": "unhealthy", "checked_at": "2026-01-02T03:04:06Z", "capacity": {"active": 2, "limit": 8, "pending": 0},
+    "checks": [
+        {"name": "provider", "status": "unhealthy", "reason": "Does not answer.", "last_success_at": "2026-01-02T03:04:05Z"},
+        {"name": "storage", "status": None, "reason": "", "last_success_at": None},
+    ],
 }  # fmt: skip
 
 
 async def test_harnesses_are_listed_and_shown(mesh: StandIn) -> None:
     mesh.answers["harnesses"] = success({"contract_version": 1, "catalog_revision": "c", "harnesses": [HARNESS]})
-    mesh.answers["health"] = success({"harness_id": "reference", "availability": "available", "report": None})
+    mesh.answers["health"] = success({"harness_id": "reference", "availability": "available", "report": HEALTH})
     listed, shown, machine, none = await asyncio.gather(
         harness("harnesses", "list", HARNESS_URL=mesh.url),
         harness("harnesses", "show", "reference", HARNESS_URL=mesh.url),
@@ -225,8 +235,16 @@ async def test_harnesses_are_listed_and_shown(mesh: StandIn) -> None:
         harness("harnesses", "show", "nothing", HARNESS_URL=mesh.url),
     )
     assert listed.out.splitlines()[1].split() == ["reference", "1", "available", "experimental", "default"]
-    for part in ("memory.semantic  unavailable  Not connected.", "greeting  string  Said first."):
-        assert part in shown.out
+    said = {" ".join(line.split()) for line in shown.out.splitlines()}
+    assert said >= {
+        "memory.semantic unavailable Not connected.",
+        'skills native ev-1 {"max_skills":5} Yes.',
+        "greeting string Said first.",
+        "provider unhealthy 2026-01-02T03:04:05Z Does not answer.",
+        "storage unknown",
+        "health unhealthy",
+        "active runs 2 of 8",
+    }
     assert machine.document["harness"] == HARNESS
     assert none.code == 4
 

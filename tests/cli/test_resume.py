@@ -16,7 +16,7 @@ from tests.cli.stand_in import StandIn, failure
 COMPLETED = ("run.completed", {"stop_reason": "end"})
 FORM: list[dict[str, Any]] = [
     {"name": "city", "label": "City", "type": "string", "required": True, "options": [], "description": ""},
-    {"name": "nights", "label": "", "type": "number", "required": False, "options": [], "description": ""},
+    {"name": "nights", "label": "", "type": "number", "required": False, "options": [], "description": "How long."},
     {"name": "breakfast", "label": "", "type": "boolean", "required": False, "options": [], "description": ""},
     {"name": "size", "label": "", "type": "choice", "required": True, "options": ["s", "m"], "description": ""},
 ]
@@ -131,11 +131,17 @@ async def typed(mesh: StandIn, lines: str) -> tuple[int, str]:
 
 
 async def test_on_a_terminal_every_field_is_asked_for_until_it_fits(waiting: StandIn) -> None:
-    code, shown = await typed(waiting, "\nRome\ntwo\n2\nperhaps\nyes\nxl\nm\n")
+    code, shown = await typed(waiting, "\nRome\ntwo\nnan\n1e999\n2\nperhaps\nyes\nxl\nm\n")
     assert code == 0, shown
     assert sent(waiting)["form_values"] == {"city": "Rome", "nights": 2, "breakfast": True, "size": "m"}
     assert "Where to?" in shown
-    for said in ("A value is needed.", "Answer yes or no.", "Choose one of: s, m."):
+    for said in (
+        "A value is needed.",
+        "How long.",
+        "A finite number is needed.",
+        "Answer yes or no.",
+        "Choose one of: s, m.",
+    ):
         assert said in shown
 
 

@@ -137,6 +137,17 @@ async def test_the_exit_code_says_how_the_run_ended(
         assert "full (capacity) It may succeed later." in watched.err
 
 
+async def test_a_failure_is_told_with_its_category_when_to_try_again_and_what_may_have_happened(mesh: StandIn) -> None:
+    failed: dict[str, Any] = {"code": "too_fast", "category": "throttled", "message": "Slow down.", "retryable": True}
+    failed |= {"retry_after_seconds": 7, "side_effect_status": "possible"}
+    mesh.add_run("run_1", [STARTED, ("run.failed", failed)])
+    watched = await harness("runs", "watch", "run_1", HARNESS_URL=mesh.url)
+    assert (
+        "failed: Slow down. (too_fast, throttled) It may succeed later, in 7 s. Effects outside are possible."
+        in watched.err
+    )
+
+
 async def test_a_broken_stream_is_resumed_and_nothing_is_shown_twice(mesh: StandIn) -> None:
     mesh.add_run("run_1", TURN)
     first, second, third, fourth, fifth = TURN_FRAMES
