@@ -1,0 +1,138 @@
+"""Mutants of section 2: streaming and order."""
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from harness.event.v1 import event_pb2, payload_pb2
+from harness.runtime.v1 import runtime_service_pb2, runtime_service_pb2_grpc
+from tests.conformance.mutants.mutant import Draft, Memory, Section, copied
+from tests.conformance.mutants.wire import Call, Mutation, Responses
+
+SECTION = Section(2)
+TERMINALS = ("run_completed", "run_interrupted", "run_cancelled", "run_failed")
+
+
+def kind(draft: Draft) -> str:
+    """Kind of an event."""
+    return draft.payload.WhichOneof("kind") or ""
+
+
+@SECTION.response("R2.1", "Skips an offset after the first batch.")
+def _(response: Any, memory: Memory) -> None:
+    if response.batch.first_offset > 1:
+        response.batch.first_offset += 1
+
+
+@SECTION.draft("R2.2", "Writes run.started itself, in the place of its first event.")
+def _(draft: Draft, offset: int, memory: Memory) -> None:
+    if offset == 1 and kind(draft) not in TERMINALS:
+        started = draft.payload.run_started
+        started.harness_id, started.agent_version, started.binding_id = "reference", 1, "binding"
+
+
+@SECTION.response("R2.3", "Says twice how a run ended.")
+def _(response: Any, memory: Memory) -> None:
+    drafts = response.batch.drafts
+    if drafts and kind(drafts[-1]) in TERMINALS:
+        drafts.append(drafts[-1])
+
+
+@SECTION.stream("R2.4", "Ends a stream in order, and keeps the terminal to itself.")
+async def _(call: Call, memory: Memory) -> Any:
+    async for response in call.proceed():
+        kept = [draft for draft in response.batch.drafts if kind(draft) not in TERMINALS]
+        del response.batch.drafts[:]
+        response.batch.drafts.extend(kept)
+        if kept:
+            yield response
+
+
+@SECTION.draft("R2.5", "Opens a message with each delta.")
+def _(draft: Draft, offset: int, memory: Memory) -> None:
+    if kind(draft) == "content_delta":
+        draft.payload.content_delta.message_id = f"m{offset}"
+
+
+@SECTION.draft("R2.6", "Shows reasoning as content.")
+def _(draft: Draft, offset: int, memory: Memory) -> None:
+    if kind(draft) == "reasoning_delta":
+        delta = copied(draft.payload.reasoning_delta)
+        draft.payload.content_delta.message_id, draft.payload.content_delta.text = delta.message_id, delta.text
+
+
+@SECTION.draft("R2.7", "Tells usage that it does not know as zero.")
+def _(draft: Draft, offset: int, memory: Memory) -> None:
+    if kind(draft) == "usage_updated":
+        used = draft.payload.usage_updated
+        for name in ("input_tokens", "output_tokens", "cached_input_tokens"):
+            if not used.HasField(name):
+                setattr(used, name, 0)
+
+
+@SECTION.draft("R2.8", "Cuts a long text where it should split it.")
+def _(draft: Draft, offset: int, memory: Memory) -> None:
+    if kind(draft) == "content_delta" and len(draft.payload.content_delta.text) > 10_000:
+        draft.payload.content_delta.text = draft.payload.content_delta.text[:10_000]
+
+
+@SECTION.mutation(
+    "R2.9", "Plays a turn that it is asked for again once more from its first draft, whatever was acknowledged."
+)
+class PlaysAgain(Mutation):
+    def __init__(self) -> None:
+        self._played: dict[str, list[event_pb2.EventBatch]] = {}
+
+    async def stream(self, call: Call) -> Responses:
+        if call.method == "StartRun" and call.run_id in self._played:
+            for batch in self._played[call.run_id]:
+                yield runtime_service_pb2.StartRunResponse(batch=batch)
+            return
+        played = self._played.setdefault(call.run_id, [])
+        async for response in call.proceed():
+            played.append(copied(response.batch))
+            yield response
+
+
+@SECTION.request("R2.10", "Attaches from the beginning, whatever was asked for.", "AttachRun")
+def _(request: Any, memory: Memory) -> None:
+    request.after_offset = 0
+
+
+@SECTION.refusal("R2.11", "Attaches in silence past the last draft.", "AttachRun")
+def _(error: Any, call: Call, memory: Memory) -> Any:
+    return runtime_service_pb2.AttachRunResponse() if error.code() is grpc.StatusCode.OUT_OF_RANGE else None
+
+
+@SECTION.refusal("R2.12", "Says that it knows a run that never came.", "AckRun")
+def _(error: Any, call: Call, memory: Memory) -> Any:
+    return runtime_service_pb2.AckRunResponse() if error.code() is grpc.StatusCode.NOT_FOUND else None
+
+
+@SECTION.stream("R2.13", "Sends on although nothing is acknowledged.")
+async def _(call: Call, memory: Memory) -> Any:
+    runtime = runtime_service_pb2_grpc.RuntimeServiceStub(call.wire.behind)
+    async for response in call.proceed():
+        yield response
+        if response.batch.drafts:
+            through = response.batch.first_offset + len(response.batch.drafts) - 1
+            await runtime.AckRun(runtime_service_pb2.AckRunRequest(fence=call.request.fence, through_offset=through))
+
+
+@SECTION.stream("R2.14", "Cancels a run whose stream was lost.")
+async def _(call: Call, memory: Memory) -> Any:
+    runtime = runtime_service_pb2_grpc.RuntimeServiceStub(call.wire.behind)
+    try:
+        async for response in call.proceed():
+            yield response
+    except (asyncio.CancelledError, GeneratorExit):
+        cancel = runtime_service_pb2.CancelRunRequest(
+            fence=call.request.fence, reason=payload_pb2.CANCEL_REASON_SHUTDOWN
+        )
+        memory.kept[call.run_id] = asyncio.ensure_future(_sent(runtime.CancelRun(cancel)))
+        raise
+
+
+async def _sent(call: Any) -> None:
+    await call
