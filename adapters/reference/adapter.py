@@ -43,11 +43,17 @@ _CAPABILITIES = {
     "thread.eviction_restore": capability(NATIVE, "Loads the committed head in every turn that needs it."),
     "interrupt.form_input": capability(NATIVE, "Asks what a script says, and goes on from thread state."),
     "interrupt.tool_approval": capability(
-        NATIVE, "Asks about the calls a script names; each decision is told to the next script."
+        NATIVE, "Asks about calls of portable tools that wait, and about those a script names; goes on as was decided."
     ),
     "interrupt.multi_tool": capability(NATIVE, "One interrupt asks about up to 32 calls."),
-    "tool.builtin": capability(NATIVE, "Scripted calls with scripted results."),
-    "subagents": capability(NATIVE, "Scripted subagents within the same run."),
+    "tool.builtin": capability(NATIVE, "Calls portable tools through the tool broker, as a script says."),
+    "tool.partial_availability": capability(NATIVE, "A tool that is away costs its own call alone."),
+    "tool.cancellation": capability(
+        NATIVE, "A cancel ends the wait for a tool at once; what the tool began may still happen."
+    ),
+    "subagents": capability(
+        NATIVE, "Scripted subagents within the same run; other agents cannot be called.", {"max_agents": 0}
+    ),
     "runtime.restart": capability(NATIVE, "Holds nothing that a restart could lose."),
     "runtime.eviction_recovery": capability(NATIVE, "A new runtime goes on from thread state."),
     "runtime.sandbox_isolation": capability(EMULATED, "Supplied by the sandbox it is placed in."),

@@ -1,11 +1,12 @@
 """A pause for a person: what a script asks, what is kept of it until the decision, and how a decision is told (reference harness, interrupt)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
 from google.protobuf import json_format
 
+from adapters.reference.calls import Call
 from adapters.reference.message import Script, Step
 from adapters.sdk import events
 from adapters.sdk.errors import ConfigurationError
@@ -18,12 +19,18 @@ _DECISIONS = {"approve": "APPROVE", "reject": "REJECT", "edit": "EDIT"}
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What a turn leaves behind that waits: its run and interrupt, and the scripts of its message."""
+    """What a turn leaves behind that waits: its run and interrupt, the scripts of its message, and, where portable tools wait, their calls and what
+    is left of the script.
+    """
 
     run_id: str
     interrupt_id: str
     scripts: list[Script]
     per_turn: bool
+    calls: tuple[Call, ...] = ()
+    rest: Script = field(default_factory=list[Step])
+    # Turns of the session that were played, for a conversation that keeps no other memory.
+    turns: int = 0
 
     def to_document(self) -> dict[str, Any]:
         """JSON-safe form."""
@@ -32,12 +39,24 @@ class Pause:
             "interrupt_id": self.interrupt_id,
             "scripts": self.scripts,
             "per_turn": self.per_turn,
+            "calls": [call.to_document() for call in self.calls],
+            "rest": self.rest,
+            "turns": self.turns,
         }
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "Pause":
         """The inverse of `to_document`. Raises KeyError for what is none."""
-        return cls(document["run_id"], document["interrupt_id"], document["scripts"], document["per_turn"])
+        return cls(
+            document["run_id"],
+            document["interrupt_id"],
+            document["scripts"],
+            document["per_turn"],
+            # Not there in what an earlier version left behind.
+            tuple(Call.from_document(call) for call in document.get("calls", [])),
+            document.get("rest", []),
+            int(document.get("turns", 0)),
+        )
 
 
 def requested(step: Step, interrupt_id: str, namespace: tuple[str, ...]) -> event_pb2.EventDraft:

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from google.protobuf import json_format
 
-from adapters.reference import conversation, pause, probe
+from adapters.reference import calls, conversation, pause, probe
+from adapters.reference.calls import Call, Waiting
 from adapters.reference.message import MAX_SECONDS, Script, Scripted, Step, number
 from adapters.reference.pause import Pause
 from adapters.sdk import events
@@ -24,7 +25,6 @@ LOOKS = frozenset({"probe"})
 MAX_SPIN_SECONDS = 60.0
 # Steps whose counterpart in the control plane is not connected to this harness.
 UNAVAILABLE = {
-    "tool": ("tools_unavailable", "calls of portable tools"),
     "memory": ("memory_unavailable", "memory"),
 }
 Events = AsyncIterator[event_pb2.EventDraft]
@@ -38,6 +38,12 @@ class _Stage:
     namespace: tuple[str, ...] = ()
     begun: list[int] = field(default_factory=lambda: [0])
     decision: runtime_pb2.ResumeDecision | None = None
+    waiting: list[Waiting] = field(default_factory=list[Waiting])
+
+    @property
+    def interrupt_id(self) -> str:
+        """Id of the turn's interrupt, if it has one and is given none."""
+        return f"interrupt-{self.turn.number}"
 
     def next_id(self, prefix: str) -> str:
         self.begun[0] += 1
@@ -70,9 +76,11 @@ class _Act:
 class _Paused(Exception):  # noqa: N818 - no error: the script ends here
     """The script ends here: a person is asked."""
 
-    def __init__(self, interrupt_id: str) -> None:
+    def __init__(self, interrupt_id: str, rest: Script | None = None) -> None:
         super().__init__(interrupt_id)
         self.interrupt_id = interrupt_id
+        # What is still to be played once the calls that wait are decided on.
+        self.rest = rest or []
 
 
 async def stream(turn: Turn, asked: Scripted, setting: Setting) -> Events:
@@ -97,21 +105,27 @@ async def resume(turn: Turn, decision: runtime_pb2.ResumeDecision, setting: Sett
             "The decision is on another interrupt than the conversation's.", code="interrupt_unknown"
         )
     setting.paused(None)
+    if not setting.durable:
+        memory = conversation.Memory(waiting.turns, pause=waiting)
     act = _Act(waiting.scripts, waiting.per_turn, memory)
-    steps = act.steps if waiting.per_turn else []
-    async for event in _perform(_Stage(turn, decision=decision), act, steps, setting):
+    steps = [*waiting.rest, *(act.steps if waiting.per_turn else [])]
+    async for event in _perform(_Stage(turn, decision=decision), act, steps, setting, waiting.calls):
         yield event
 
 
-async def _perform(stage: _Stage, act: _Act, steps: Script, setting: Setting) -> Events:
+async def _perform(stage: _Stage, act: _Act, steps: Script, setting: Setting, decided: tuple[Call, ...] = ()) -> Events:
     check(steps, setting.allowed)
     turns = act.memory.turns + act.per_turn
     said = "a script" if act.per_turn else act.memory.said
     try:
+        for call in decided:
+            async for event in calls.make(call, stage.turn, stage.waiting, decision=stage.decision):
+                yield event
         async for event in _play(steps, stage):
             yield event
     except _Paused as paused:
-        left = Pause(stage.turn.run_id, paused.interrupt_id, act.scripts, act.per_turn)
+        made = tuple(each.call for each in stage.waiting)
+        left = Pause(stage.turn.run_id, paused.interrupt_id, act.scripts, act.per_turn, made, paused.rest, turns)
         await conversation.remember(stage.turn, conversation.Memory(turns, said, left), durable=setting.durable)
         setting.paused(left)
         yield events.interrupted(paused.interrupt_id)
@@ -122,7 +136,7 @@ async def _perform(stage: _Stage, act: _Act, steps: Script, setting: Setting) ->
 
 
 def _pauses(steps: Script) -> bool:
-    return any("interrupt" in step or _pauses(_inner(step)) for step in steps)
+    return any("interrupt" in step or "tool" in step or _pauses(_inner(step)) for step in steps)
 
 
 def _inner(step: Step) -> Script:
@@ -162,9 +176,17 @@ def _name(step: Step) -> str:
 
 
 async def _play(steps: Script, stage: _Stage) -> Events:
-    for step in steps:
-        async for event in _STEPS[_name(step)](step, stage):
+    for place, step in enumerate(steps):
+        name = _name(step)
+        # Calls that follow one another are asked about together.
+        if stage.waiting and (name != "tool" or len(stage.waiting) == calls.MAX_WAITING):
+            yield calls.question(stage.waiting, stage.interrupt_id)
+            raise _Paused(stage.interrupt_id, steps[place:])
+        async for event in _STEPS[name](step, stage):
             yield event
+    if stage.waiting:
+        yield calls.question(stage.waiting, stage.interrupt_id)
+        raise _Paused(stage.interrupt_id)
 
 
 # --- what a model and its tools do ---
@@ -180,6 +202,13 @@ async def _reasoning(step: Step, stage: _Stage) -> Events:
     message_id = str(step.get("message_id") or stage.next_id("r"))
     for piece in _pieces(step, "reasoning"):
         yield events.reasoning(piece, message_id=message_id, namespace=stage.namespace)
+
+
+async def _tool(step: Step, stage: _Stage) -> Events:
+    # Unique in the conversation: there the broker knows calls by their ids.
+    call = calls.asked(step, f"call-{stage.turn.number}-{stage.next_id('')}")
+    async for event in calls.make(call, stage.turn, stage.waiting, namespace=stage.namespace):
+        yield event
 
 
 async def _tool_result(step: Step, stage: _Stage) -> Events:
@@ -216,7 +245,7 @@ async def _subagent(step: Step, stage: _Stage) -> Events:
 
 
 async def _interrupt(step: Step, stage: _Stage) -> Events:
-    draft = pause.requested(step, f"interrupt-{stage.turn.number}", stage.namespace)
+    draft = pause.requested(step, stage.interrupt_id, stage.namespace)
     yield draft
     raise _Paused(draft.payload.interrupt_requested.interrupt_id)
 
@@ -345,6 +374,7 @@ def _event(kind: str, data: dict[str, Any], namespace: tuple[str, ...]) -> event
 _STEPS: dict[str, Callable[[Step, _Stage], Events]] = {
     "text": _text,
     "reasoning": _reasoning,
+    "tool": _tool,
     "tool_result": _tool_result,
     "subagent": _subagent,
     "interrupt": _interrupt,

@@ -10,6 +10,7 @@ from adapters.sdk.cancellation import CancellationToken, Deadline
 from adapters.sdk.health import Probe
 from adapters.sdk.session import BindingView, ProviderSessionManager
 from adapters.sdk.thread_state import ThreadState
+from adapters.sdk.tools import Tools
 from harness.adapter.v1 import descriptor_pb2
 from harness.common.v1 import blueprint_pb2, capability_pb2, error_pb2, health_pb2, placement_pb2
 from harness.event.v1 import event_pb2, payload_pb2
@@ -84,6 +85,8 @@ class Turn:
     deadline: Deadline
     cancellation: CancellationToken
     thread: ThreadState
+    # The portable tools the run may call.
+    tools: Tools
     construction: RuntimeConstruction
     raw: runtime_pb2.TurnInput = field(repr=False)
 

@@ -9,7 +9,7 @@ import contextlib
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -47,8 +47,12 @@ class AdapterClient:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     profile_settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     limits: runtime_pb2.RuntimeLimits = field(default_factory=runtime_pb2.RuntimeLimits)
-    # The state facade, and what gives its token for a fence; without them runs have no thread state.
+    # The state facade; without it runs have no thread state.
     state_address: str = ""
+    # The tool facade, and the tools of the agent.
+    tool_address: str = ""
+    tools: Sequence[runtime_pb2.ToolDescriptor] = ()
+    tool_policy: "blueprint_pb2.ApprovalPolicy.ValueType" = blueprint_pb2.APPROVAL_POLICY_SENSITIVE_ONLY
     persistence: "blueprint_pb2.ThreadPersistence.ValueType" = blueprint_pb2.THREAD_PERSISTENCE_DURABLE
     incarnation: str = ""
     harness_id: str = "reference"
@@ -90,6 +94,8 @@ class AdapterClient:
             harness=blueprint_pb2.HarnessSelection(id=self.harness_id, options=struct(self.options)),
             thread=blueprint_pb2.ThreadSpec(persistence=self.persistence),
         )
+        for tool in self.tools:
+            blueprint.tools.bindings.add(tool_id=tool.tool_id, approval_policy=self.tool_policy)
         context = runtime_pb2.RuntimeContext(
             contract_version=1,
             agent_version=1,
@@ -97,9 +103,12 @@ class AdapterClient:
             blueprint=blueprint,
             profile_settings=struct(self.profile_settings),
             limits=self.limits,
+            tools=self.tools,
         )
         if self.state_address:
             context.facades.add(audience="state", address=self.state_address)
+        if self.tool_address:
+            context.facades.add(audience="tool", address=self.tool_address)
         return context
 
     async def create(self) -> bool:
@@ -118,15 +127,22 @@ class AdapterClient:
         return response.created
 
     def input(
-        self, message: str, *, token: str = "", seconds: float = DEFAULT_TURN_SECONDS, **more: Any
+        self,
+        message: str,
+        *,
+        token: str = "",
+        tool_token: str = "",
+        seconds: float = DEFAULT_TURN_SECONDS,
+        **more: Any,
     ) -> runtime_pb2.TurnInput:
-        """A turn's input with a deadline `seconds` from now and, if given, a token for the state facade."""
+        """A turn's input with a deadline `seconds` from now and, if given, tokens for the state and the tool facade."""
         turn = runtime_pb2.TurnInput(message=message, **more)
         turn.deadline.FromMicroseconds(int((time.time() + seconds) * 1e6))
-        if token:
-            turn.tokens.append(
-                capability_token_pb2.CapabilityToken(audience="state", value=token, expires_at=turn.deadline)
-            )
+        for audience, value in (("state", token), ("tool", tool_token)):
+            if value:
+                turn.tokens.append(
+                    capability_token_pb2.CapabilityToken(audience=audience, value=value, expires_at=turn.deadline)
+                )
         return turn
 
     def start(self, fence: fence_pb2.Fence, turn: runtime_pb2.TurnInput, incarnation: str = "") -> Any:

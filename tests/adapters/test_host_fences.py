@@ -5,9 +5,11 @@ import pytest
 from google.protobuf import timestamp_pb2
 
 from adapters.sdk import events
+from adapters.sdk.host import runtime
 from adapters.sdk.host.refusal import Refusal
 from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.testing import kinds, text_of
+from adapters.sdk.tools import Tools
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_service_pb2 as pb2
@@ -126,29 +128,27 @@ async def test_a_start_that_is_refused_leaves_nothing_behind(moment):
         assert [each.message for each in adapter.turns] == ["y"]
 
 
-class BrokenRegistry(RuntimeRegistry):
-    """Fails while the input of its second turn is put together."""
-
+async def test_i6_a_start_that_fails_ends_no_older_run_and_takes_no_place(monkeypatch):
     turns = 0
 
-    def _state_stub(self, address):
-        self.turns += 1
-        if self.turns == 2:
-            raise OSError(address)
-        return super()._state_stub(address)
+    def tools(*access):
+        """Fails while the input of the second turn is put together."""
+        nonlocal turns
+        turns += 1
+        if turns == 2:
+            raise OSError("nowhere")
+        return Tools(*access)
 
-
-async def test_i6_a_start_that_fails_ends_no_older_run_and_takes_no_place():
+    monkeypatch.setattr(runtime, "Tools", tools)
     queue, play = gate()
     adapter, context = steered(play)
     async with context as client:
-        client.state_address = "unix:/nowhere"
-        registry = BrokenRegistry(adapter, "this-process", FAST)
+        registry = RuntimeRegistry(adapter, "this-process", FAST)
         await registry.create(client.fence(), client.context())
         run = registry.start(client.fence(1, "r1"), "this-process", client.input("x"))
         second = client.fence(2, "r2")
         with pytest.raises(OSError, match="nowhere"):
-            registry.start(second, "this-process", client.input("y", token="t"))
+            registry.start(second, "this-process", client.input("y"))
         assert registry.active_runs == 1
         with pytest.raises(Refusal, match="knows nothing"):
             registry.known(second)

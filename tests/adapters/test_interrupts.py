@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from adapters.reference.adapter import ReferenceAdapter
-from adapters.sdk.testing import kinds, served
+from adapters.sdk.testing import kinds, served, text_of
 from harness.common.v1 import blueprint_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
@@ -72,9 +72,9 @@ async def test_the_next_script_goes_on_with_each_decision():
         edited = runtime_pb2.ToolDecision(tool_call_id="c1")
         edited.edit.update({"to": "b"})
         calls = [edited, runtime_pb2.ToolDecision(tool_call_id="c2", reject="no")]
-        # Without thread state there are no turns to count, so the first script is played again: it asks again.
         drafts = await resumed(client, decision("run-1", calls=calls))
-        assert kinds(drafts) == ["interrupt.requested", "run.interrupted"]
+        assert kinds(drafts) == ["content.delta", "run.completed"]
+        assert json.loads(text_of(drafts)) == {"calls": {"c1": {"edit": {"to": "b"}}, "c2": {"reject": "no"}}}
 
 
 async def test_the_runtime_knows_its_pause_until_it_goes_on():

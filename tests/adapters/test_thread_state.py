@@ -128,7 +128,8 @@ class Executor:
 async def test_i10_a_write_during_a_takeover_waits_for_the_next_executor(sessions, comes):
     from adapters.sdk.cancellation import Deadline
     from adapters.sdk.errors import PersistenceError
-    from adapters.sdk.thread_state import FacadeChannels, StateAccess, ThreadState
+    from adapters.sdk.facade import FacadeChannels
+    from adapters.sdk.thread_state import StateAccess, ThreadState
 
     binding = await sessions.granted("r1")
     fence = fence_of(binding)
@@ -155,7 +156,8 @@ async def test_i10_a_write_during_a_takeover_waits_for_the_next_executor(session
 
 async def test_a_part_larger_than_a_chunk_comes_back_whole(sessions):
     from adapters.sdk.cancellation import Deadline
-    from adapters.sdk.thread_state import FacadeChannels, StateAccess, ThreadState
+    from adapters.sdk.facade import FacadeChannels
+    from adapters.sdk.thread_state import StateAccess, ThreadState
 
     fence = fence_of(await sessions.granted("r1"))
     channels = FacadeChannels()
@@ -180,9 +182,10 @@ async def test_a_part_larger_than_a_chunk_comes_back_whole(sessions):
 
 
 async def test_i34_a_facade_that_is_restarted_is_waited_for_and_another_replica_is_asked_at_once(sessions, monkeypatch):
-    monkeypatch.setattr("adapters.sdk.thread_state.AWAY_SECONDS", 90)  # however slow the machine is to start it
+    monkeypatch.setattr("adapters.sdk.facade.AWAY_SECONDS", 90)  # however slow the machine is to start it
     from adapters.sdk.cancellation import Deadline
-    from adapters.sdk.thread_state import FacadeChannels, StateAccess, ThreadState
+    from adapters.sdk.facade import FacadeChannels
+    from adapters.sdk.thread_state import StateAccess, ThreadState
 
     fence = fence_of(await sessions.granted("r1"))
     channels = FacadeChannels()

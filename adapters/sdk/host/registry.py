@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 from adapters.sdk.contract import HarnessAdapter, RuntimeConstruction
 from adapters.sdk.errors import HarnessError, classified
+from adapters.sdk.facade import FacadeChannels
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.limits import HostLimits
@@ -15,7 +16,6 @@ from adapters.sdk.host.run import HostedRun
 from adapters.sdk.host.runtime import RuntimeSlot
 from adapters.sdk.logs import describe, get_logger
 from adapters.sdk.session import BindingView, ProviderSessionContext
-from adapters.sdk.thread_state import FacadeChannels, Stub
 from harness.common.v1 import fence_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
@@ -107,7 +107,7 @@ class RuntimeRegistry:
             ProviderSessionContext(binding, context),
         )
         self._slots[fence.binding_id] = RuntimeSlot(
-            runtime, construction, sessions, self._state_stub, self.limits, self._background, self._memory
+            runtime, construction, sessions, self._channels, self.limits, self._background, self._memory
         )
 
     def _make_room(self) -> None:
@@ -227,9 +227,6 @@ class RuntimeRegistry:
         self._cancelled.move_to_end(key)
         while len(self._cancelled) > self.limits.remembered:
             self._cancelled.popitem(last=False)
-
-    def _state_stub(self, address: str) -> Stub:
-        return lambda: self._channels.state(address)
 
     # --- life ---
 

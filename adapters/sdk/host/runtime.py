@@ -4,11 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from adapters.sdk.cancellation import Deadline
 from adapters.sdk.contract import HarnessRuntime, RuntimeConstruction, Turn
 from adapters.sdk.errors import HarnessError, UnavailableError, classified
 from adapters.sdk.events import session_updated
+from adapters.sdk.facade import FacadeAccess, FacadeChannels
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.hooks import RunHooks
@@ -17,13 +20,15 @@ from adapters.sdk.host.memory import DraftMemory
 from adapters.sdk.host.native_session import NativeSession
 from adapters.sdk.host.run import HostedRun
 from adapters.sdk.logs import describe, get_logger
-from adapters.sdk.thread_state import StateAccess, Stub, ThreadState
+from adapters.sdk.thread_state import ThreadState
+from adapters.sdk.tools import Tools
 from harness.common.v1 import error_pb2, fence_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.runtime.v1 import runtime_pb2
 
 # How long an older turn's provider may take to stop in order when a younger turn is here (I27: cut off within 2 s).
 SUPERSEDE_GRACE_SECONDS = 1.0
+S = TypeVar("S")
 _log = get_logger(__name__)
 
 
@@ -32,6 +37,7 @@ class RuntimeSlot:
 
     __slots__ = (
         "_background",
+        "_channels",
         "_failure",
         "_initialized",
         "_limits",
@@ -41,7 +47,6 @@ class RuntimeSlot:
         "_run",
         "_runtime",
         "_session",
-        "_state_stub",
         "_turn",
         "closed",
         "construction",
@@ -53,7 +58,7 @@ class RuntimeSlot:
         runtime: HarnessRuntime,
         construction: RuntimeConstruction,
         session: NativeSession,
-        state_stub: Callable[[str], Stub],
+        channels: FacadeChannels,
         limits: HostLimits,
         background: Background,
         memory: DraftMemory,
@@ -63,7 +68,7 @@ class RuntimeSlot:
         self.used_at = time.monotonic()
         self._runtime = runtime
         self._session = session
-        self._state_stub = state_stub
+        self._channels = channels
         self._limits = limits
         self._background = background
         self._memory = memory
@@ -164,19 +169,28 @@ class RuntimeSlot:
             traceparent=fence.traceparent,
             deadline=deadline,
             cancellation=run.token,
-            thread=ThreadState(self._state_access(fence, turn, run, deadline)),
+            thread=ThreadState(self._access("state", self._channels.state, fence, turn, run)),
+            tools=Tools(
+                self.construction.context, self._access("tool", self._channels.tools, fence, turn, run), run.token
+            ),
             construction=self.construction,
             raw=turn,
         )
 
-    def _state_access(
-        self, fence: fence_pb2.Fence, turn: runtime_pb2.TurnInput, run: HostedRun, deadline: Deadline
-    ) -> StateAccess | None:
-        stubs = [self._state_stub(f.address) for f in self.construction.context.facades if f.audience == "state"]
-        token = next((t.value for t in turn.tokens if t.audience == "state"), None)
+    def _access(
+        self,
+        audience: str,
+        stub: Callable[[str], S],
+        fence: fence_pb2.Fence,
+        turn: runtime_pb2.TurnInput,
+        run: HostedRun,
+    ) -> FacadeAccess[S] | None:
+        """What the run needs to reach the facade; None without its address or a token for it."""
+        stubs = [partial(stub, each.address) for each in self.construction.context.facades if each.audience == audience]
+        token = next((each.value for each in turn.tokens if each.audience == audience), None)
         if not stubs or token is None:
             return None
-        return StateAccess(stubs[0], fence, run, token, deadline, others=tuple(stubs[1:]))
+        return FacadeAccess(stubs[0], fence, run, token, _deadline(turn), others=tuple(stubs[1:]))
 
     async def cancel(
         self, run: HostedRun, reason: "payload_pb2.CancelReason.ValueType", grace: float
