@@ -58,11 +58,11 @@ export function readSettings(args: string[], environment: NodeJS.ProcessEnv): Se
 /** A unix socket has its mode; TCP needs a token, on loopback too: any user of the machine can connect there. */
 function checkAccess({ listen, token, anonymous }: Settings): void {
   if (listen.startsWith("unix:") || token !== "") return;
-  if (!isLoopback(listen)) throw new SettingError(`${TOKEN} is missing: ${listen} can be reached from other machines.`);
+  if (!isLoopback(listen)) throw new SettingError(`--listen: ${TOKEN} is missing, and ${listen} can be reached from other machines.`);
   if (anonymous) return;
   throw new SettingError(
-    `${TOKEN} is missing: every TCP address needs it, or any user of this machine could start runs. Set it, listen on a unix socket, ` +
-      `or, for development, set ${ALLOW_ANONYMOUS}=1.`,
+    `--listen: ${TOKEN} is missing: every TCP address needs it, or any user of this machine could start runs. Set it, listen on a unix ` +
+      `socket, or, for development, set ${ALLOW_ANONYMOUS}=1.`,
   );
 }
 

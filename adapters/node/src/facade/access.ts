@@ -13,7 +13,7 @@ const TAKEOVER = 15_000;
 /** How long a call is made again while the facade is away, as when it is restarted. */
 const AWAY = 10_000;
 const PAUSES = [20, 50, 100, 200, 500] as const;
-export const CALL = 30_000;
+const CALL = 30_000;
 
 /** What the host knows of the run that calls. */
 export interface RunView {
@@ -47,9 +47,9 @@ export class FacadeAccess {
   /**
    * The answer. A call refused because the run is being taken over waits for the new executor and is made again: the work goes on
    * (I10). So does it where the facade is away, at another replica if there is one, within a bound (I34). Every facade call may be
-   * repeated: its effect has a key. Throws the grpc.ServiceError otherwise.
+   * repeated: its effect has a key. `most`: milliseconds that one attempt may take. Throws the grpc.ServiceError otherwise.
    */
-  async call<T>(facadeCall: FacadeCall<T>): Promise<T> {
+  async call<T>(facadeCall: FacadeCall<T>, most: number = CALL): Promise<T> {
     let awaySince: number | undefined;
     for (let attempt = 0; ; attempt += 1) {
       this.signal.throwIfAborted();
@@ -58,7 +58,7 @@ export class FacadeAccess {
       const client = this.#clients[attempt % this.#clients.length]?.();
       if (client === undefined) throw new Error("a facade has no address");
       try {
-        return await facadeCall({ client, metadata: this.#metadata(), deadline: this.#deadline(), signal: this.signal }, fence);
+        return await facadeCall({ client, metadata: this.#metadata(), deadline: Math.min(Date.now() + most, this.#run.deadline), signal: this.signal }, fence);
       } catch (error) {
         this.signal.throwIfAborted();
         if (!isServiceError(error)) throw error;
@@ -78,19 +78,17 @@ export class FacadeAccess {
     metadata.set("authorization", `Bearer ${this.#token}`);
     return metadata;
   }
-
-  #deadline(): number {
-    return Math.min(Date.now() + CALL, this.#run.deadline);
-  }
 }
 
 export function isServiceError(error: unknown): error is grpc.ServiceError {
   return error instanceof Error && "code" in error && typeof error.code === "number" && "details" in error;
 }
 
-/** How a call ends whose server is gone, or goes. */
-export function isAway(error: grpc.ServiceError): boolean {
-  return error.code === grpc.status.UNAVAILABLE || error.code === grpc.status.CANCELLED;
+/** How a call ends whose server is gone, or goes. One that is there and refuses says why, and whether to come again. */
+function isAway(error: grpc.ServiceError): boolean {
+  if (error.code !== grpc.status.UNAVAILABLE && error.code !== grpc.status.CANCELLED) return false;
+  const info = errorInfo(error);
+  return info === undefined || info.metadata["retryable"] === "true";
 }
 
 /** Whether nothing but the run's generation was too old: the facade says that such a call is worth repeating. */

@@ -1,7 +1,6 @@
 /** Portable tools, called through the broker under the run's own token (tool service). */
 
 import type { JsonObject } from "@bufbuild/protobuf";
-import { status } from "@grpc/grpc-js";
 
 import type { ToolApproval, ToolCompleted } from "../../gen/harness/event/v1/payload_pb.js";
 import type { ToolDescriptor } from "../../gen/harness/runtime/v1/runtime_pb.js";
@@ -17,14 +16,8 @@ export type ToolAnswer =
   | { readonly kind: "waits"; readonly approval: ToolApproval }
   | { readonly kind: "refused"; readonly code: string; readonly retryable: boolean };
 
-/** Statuses that say something of this call alone; any other failure is one of the run. */
-const REFUSALS: ReadonlySet<status> = new Set([
-  status.INVALID_ARGUMENT,
-  status.NOT_FOUND,
-  status.PERMISSION_DENIED,
-  status.RESOURCE_EXHAUSTED,
-  status.ALREADY_EXISTS,
-]);
+/** Reasons that say something of the run; any other refusal is one of this call alone. */
+const OF_THE_RUN: ReadonlySet<string> = new Set(["STALE_LEASE", "unauthenticated"]);
 
 /** The tools one run may call. */
 export class Tools {
@@ -48,16 +41,18 @@ export class Tools {
       throw new HarnessError("configuration", "This run has no access to portable tools.", { code: "tools_unavailable" });
     }
     try {
-      const { answer } = await this.#access.call((target, fence) =>
-        unary(target, ToolBrokerService.method.invokeTool, { fence, toolCallId, toolId, arguments: args }),
+      // A tool may take as long as the run.
+      const { answer } = await this.#access.call(
+        (target, fence) => unary(target, ToolBrokerService.method.invokeTool, { fence, toolCallId, toolId, arguments: args }),
+        Number.POSITIVE_INFINITY,
       );
       if (answer.case === "completed") return { kind: "completed", completed: answer.value };
       if (answer.case === "approvalRequired") return { kind: "waits", approval: answer.value };
     } catch (error) {
       if (!isServiceError(error)) throw error;
       const info = errorInfo(error);
-      if (REFUSALS.has(error.code)) {
-        return { kind: "refused", code: codeOf(info?.reason ?? ""), retryable: info?.metadata["retryable"] === "true" };
+      if (info !== undefined && !OF_THE_RUN.has(info.reason)) {
+        return { kind: "refused", code: codeOf(info.reason), retryable: info.metadata["retryable"] === "true" };
       }
       throw new HarnessError("unavailable", "The tool broker did not answer.", { code: "tool_broker_failed" });
     }

@@ -27,16 +27,16 @@ export async function recall(turn: Turn): Promise<Memory> {
   if (turn.threadRevision === 0) return NOTHING;
   const head = await turn.thread.loadHead();
   if (head === undefined) throw broken("missing");
-  const [first] = head.parts;
+  const last = head.parts.at(-1);
   // Only turns that leave no state (bursts, scripts) came before.
-  if (first === undefined) return NOTHING;
+  if (last === undefined) return NOTHING;
   if (head.codec !== CODEC) throw broken("of another encoding");
-  return decoded(first);
+  return decoded(last);
 }
 
 /**
- * Writes the state this turn leaves behind: one part that replaces the last, so that it does not grow with the conversation. When
- * that fails the turn's output may have been seen already, and nothing of the run may be committed any more (events, rule 5; I30).
+ * Writes the state this turn leaves behind: its last part, and with it this run's parts replace the earlier ones, so that the state does
+ * not grow with the conversation. When that fails the turn's output may have been seen already, and nothing of the run may be committed any more (events, rule 5; I30).
  */
 export async function remember(turn: Turn, memory: Memory): Promise<void> {
   try {

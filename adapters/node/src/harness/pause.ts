@@ -11,6 +11,8 @@ import { isObject, type Script } from "./message.js";
 
 const FIELD_TYPES = ["string", "number", "boolean", "choice"];
 const DECISIONS = ["approve", "reject", "edit"];
+/** The most calls that one interrupt can ask about. */
+export const MAX_ASKED = 32;
 const ALLOWED_BY_DEFAULT = ["approve", "reject"];
 
 /** A call that waits at the broker, to be made again once it is decided on. */
@@ -27,8 +29,10 @@ export type Asked = { readonly form: true } | { readonly calls: Readonly<Record<
 export interface Halt {
   readonly interruptId: string;
   readonly asked: Asked;
-  /** Set when the call came to the broker, not from an `interrupt` step. */
-  readonly waiting?: WaitingCall;
+  /** Calls that the broker holds back; none after an `interrupt` step. */
+  readonly waiting: readonly WaitingCall[];
+  /** Steps behind those calls; they go on after them. */
+  readonly rest: Script;
 }
 
 /** What a turn leaves behind that waits: its run, where it stopped, and what comes next. */
@@ -36,15 +40,13 @@ export interface Pause extends Halt {
   readonly runId: string;
   readonly scripts: readonly Script[];
   readonly perTurn: boolean;
-  /** Steps of the script that stopped at the broker; they go on after the call. */
-  readonly rest: Script;
 }
 
 export function isPause(document: unknown): document is Pause {
   if (typeof document !== "object" || document === null) return false;
-  const { runId, interruptId, asked, scripts, perTurn, rest } = document as Partial<Pause>;
-  const strings = typeof runId === "string" && typeof interruptId === "string" && typeof perTurn === "boolean";
-  return strings && typeof asked === "object" && asked !== null && Array.isArray(scripts) && Array.isArray(rest);
+  const { runId, interruptId, asked, scripts, perTurn, rest, waiting } = document as Partial<Pause>;
+  const plain = typeof runId === "string" && typeof interruptId === "string" && typeof perTurn === "boolean";
+  return plain && typeof asked === "object" && asked !== null && [scripts, rest, waiting].every(Array.isArray);
 }
 
 /** The event of an `interrupt` step, and what is kept of it: a form, or calls to be approved. */
@@ -55,11 +57,12 @@ export function requested(step: JsonObject, defaultId: string, namespace: events
   const { form, approve } = fields;
   if (Array.isArray(form) && form.length > 0 && approve === undefined) {
     const draft = events.formRequested(interruptId, prompt, form.map(formField), namespace);
-    return { draft, halt: { interruptId, asked: { form: true } } };
+    return { draft, halt: { interruptId, asked: { form: true }, waiting: [], rest: [] } };
   }
   if (Array.isArray(approve) && approve.length > 0 && form === undefined) {
     const approvals = approve.map(approval);
-    return { draft: events.approvalRequested(interruptId, prompt, approvals, namespace), halt: { interruptId, asked: askedAbout(approvals) } };
+    const halt = { interruptId, asked: askedAbout(approvals), waiting: [], rest: [] };
+    return { draft: events.approvalRequested(interruptId, prompt, approvals, namespace), halt };
   }
   throw wrong("either `form`, a list of fields, or `approve`, a list of calls");
 }

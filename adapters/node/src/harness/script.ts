@@ -11,7 +11,7 @@ import type { Turn } from "../host/contract.js";
 import * as conversation from "./conversation.js";
 import * as events from "./events.js";
 import { isObject, MAX_SECONDS, numberIn, type Script, type Scripted, type Step } from "./message.js";
-import { askedAbout, checkDecision, type Halt, type Pause, requested, told, type WaitingCall } from "./pause.js";
+import { askedAbout, checkDecision, type Halt, MAX_ASKED, type Pause, requested, told, type WaitingCall } from "./pause.js";
 
 const FAULTS: ReadonlySet<string> = new Set(["emit", "raise", "exit", "hang", "spin"]);
 /** Steps whose counterpart in the control plane is not connected to this harness. */
@@ -35,28 +35,30 @@ interface Stage {
   readonly namespace: events.Namespace;
   readonly nextId: (prefix: string) => string;
   readonly decision: ResumeDecision | undefined;
+  readonly durable: boolean;
+}
+
+/** A call that the broker holds back until a person has decided. */
+interface HeldCall {
+  readonly call: WaitingCall;
+  readonly approval: ToolApproval;
 }
 
 /** Events; what it returns says that the script stopped for a person. */
-type Play = AsyncGenerator<EventDraft, Halted | undefined>;
-
-interface Halted extends Halt {
-  /** What of the script was not played, where it goes on by itself. */
-  readonly rest: Script;
-}
+type Play = AsyncGenerator<EventDraft, Halt | undefined>;
 
 /** Plays the script of this turn, then completes or pauses. Nothing is played if any step of it is refused. */
 export async function* stream(turn: Turn, asked: Scripted, setting: Setting): AsyncGenerator<EventDraft> {
-  const remembers = asked.perTurn || mayPause(asked.scripts[0] ?? []);
-  const memory = remembers && setting.durable ? await conversation.recall(turn) : conversation.NOTHING;
+  const needsMemory = asked.perTurn || touchesState(asked.scripts[0] ?? []);
+  const memory = needsMemory && setting.durable ? await conversation.recall(turn) : conversation.NOTHING;
   const steps = asked.scripts[asked.perTurn ? memory.turns : 0] ?? [];
   check(steps, setting);
-  yield* perform(turn, asked, memory, setting, play(steps, stageOf(turn)));
+  yield* perform(turn, asked, memory, setting, steps, play(steps, stageOf(turn, setting.durable)));
 }
 
 /**
- * Goes on after a pause: with the call that waited and what stood behind it, if there is one, then with the next script. `kept` is the
- * pause of a runtime without thread state.
+ * Goes on after a pause: with the calls that waited and what stood behind them, if there are any, then with the next script. `kept` is
+ * the pause of a runtime without thread state.
  */
 export async function* resume(
   turn: Turn,
@@ -74,16 +76,18 @@ export async function* resume(
   setting.onPause(undefined);
   const steps = [...pause.rest, ...((pause.perTurn ? pause.scripts[memory.turns] : undefined) ?? [])];
   check(steps, setting);
-  yield* perform(turn, pause, memory, setting, goOn(pause, steps, stageOf(turn, decision)));
+  yield* perform(turn, pause, memory, setting, steps, goOn(pause, steps, stageOf(turn, setting.durable, decision)));
 }
 
 async function* goOn(pause: Pause, steps: Script, stage: Stage): Play {
-  // A person who dismissed the question decided on nothing: the call is not made.
-  if (pause.waiting !== undefined && stage.decision?.answer.case !== "dismiss") {
-    const halt = yield* callTool(pause.waiting, false, stage);
-    if (halt !== undefined) return { ...halt, rest: steps };
+  const held: HeldCall[] = [];
+  // A person who dismissed the question decided on nothing: no call is made.
+  const calls = stage.decision?.answer.case === "dismiss" ? [] : pause.waiting;
+  for (const call of calls) {
+    const approval = yield* callTool(call, false, stage);
+    if (approval !== undefined) held.push({ call, approval });
   }
-  return yield* play(steps, stage);
+  return yield* play(steps, stage, held);
 }
 
 async function* perform(
@@ -91,34 +95,45 @@ async function* perform(
   { scripts, perTurn }: Pick<Scripted, "scripts" | "perTurn">,
   memory: conversation.Memory,
   setting: Setting,
+  steps: Script,
   script: Play,
 ): AsyncGenerator<EventDraft> {
   const turns = memory.turns + (perTurn ? 1 : 0);
   const said = perTurn ? "a script" : memory.said;
-  const halted = yield* script;
-  if (halted !== undefined) {
-    const pause: Pause = { ...halted, runId: turn.runId, scripts, perTurn };
+  const halt = yield* script;
+  if (halt !== undefined) {
+    const pause: Pause = { ...halt, runId: turn.runId, scripts, perTurn };
     if (setting.durable) await conversation.remember(turn, { turns, said, pause });
     setting.onPause(pause);
-    yield events.interrupted(halted.interruptId);
+    yield events.interrupted(halt.interruptId);
     return;
   }
-  if (setting.durable && (perTurn || memory.pause !== undefined)) await conversation.remember(turn, { turns, said });
+  const changes = perTurn || memory.pause !== undefined || writesState(steps);
+  if (setting.durable && changes) await conversation.remember(turn, { turns, said });
   yield events.completed();
 }
 
-function stageOf(turn: Turn, decision?: ResumeDecision): Stage {
+function stageOf(turn: Turn, durable: boolean, decision?: ResumeDecision): Stage {
   let begun = 0;
   const nextId = (prefix: string): string => {
     begun += 1;
     return `${prefix}${begun}`;
   };
-  return { turn, decision, namespace: [], nextId };
+  return { turn, durable, decision, namespace: [], nextId };
 }
 
-/** Whether the script can stop for a person, so that it needs the conversation's state. */
-function mayPause(steps: Script): boolean {
-  return steps.some((step) => step["interrupt"] !== undefined || step["tool"] !== undefined || mayPause(innerScript(step)));
+/** Whether the script needs the conversation's state: it may stop for a person, or writes to it. */
+function touchesState(steps: Script): boolean {
+  return hasStep(steps, ["interrupt", "tool", "state"]);
+}
+
+/** The memory stands last in the state, so it is written again after anything else. */
+function writesState(steps: Script): boolean {
+  return hasStep(steps, ["state"]);
+}
+
+function hasStep(steps: Script, names: readonly string[]): boolean {
+  return steps.some((step) => names.some((name) => step[name] !== undefined) || hasStep(innerScript(step), names));
 }
 
 function innerScript(step: Step): Script {
@@ -144,20 +159,36 @@ function check(steps: Script, setting: Setting): void {
 }
 
 function nameOf(step: Step): string {
-  const names = Object.keys(step).filter((name) => name in STEPS || name in UNAVAILABLE);
+  const names = Object.keys(step).filter((name) => NAMES.has(name));
   const [name] = names;
   if (name !== undefined && names.length === 1) return name;
-  const known = [...Object.keys(STEPS), ...Object.keys(UNAVAILABLE)].sort().join(", ");
+  const known = [...NAMES].sort().join(", ");
   throw new HarnessError("configuration", `A step must have exactly one of: ${known}.`, { code: "step_unknown" });
 }
 
-async function* play(steps: Script, stage: Stage): Play {
+/** Adjacent tool steps are what a model calls at once: all of them are made, and those held back are asked about together. */
+async function* play(steps: Script, stage: Stage, held: HeldCall[] = []): Play {
   for (const [index, step] of steps.entries()) {
     stage.turn.signal.throwIfAborted();
-    const halt = yield* STEPS[nameOf(step)]?.(step, stage) ?? nothing();
-    if (halt !== undefined) return { ...halt, rest: halt.waiting === undefined ? [] : steps.slice(index + 1) };
+    const name = nameOf(step);
+    if (held.length > 0 && (name !== "tool" || held.length === MAX_ASKED)) return yield* askAbout(held, steps.slice(index), stage);
+    if (name === "tool") {
+      const [call, streamed] = callOf(step, stage);
+      const approval = yield* callTool(call, streamed, stage);
+      if (approval !== undefined) held.push({ call, approval });
+      continue;
+    }
+    const halt = yield* STEPS[name]?.(step, stage) ?? nothing();
+    if (halt !== undefined) return halt;
   }
-  return undefined;
+  return held.length > 0 ? yield* askAbout(held, [], stage) : undefined;
+}
+
+async function* askAbout(held: readonly HeldCall[], rest: Script, stage: Stage): AsyncGenerator<EventDraft, Halt> {
+  const interruptId = `interrupt-${stage.turn.number}`;
+  const approvals = held.map(({ approval }) => approval);
+  yield events.approvalRequested(interruptId, "May this be called?", approvals, stage.namespace);
+  return { interruptId, asked: askedAbout(approvals), waiting: held.map(({ call }) => call), rest };
 }
 
 async function* nothing(): AsyncGenerator<EventDraft, undefined> {
@@ -179,13 +210,6 @@ const STEPS: Readonly<Record<string, PlayStep>> = {
     const id = stringOf(step, "message_id") || stage.nextId("r");
     for (const piece of pieces(step, "reasoning")) yield events.reasoning(piece, id, stage.namespace);
     return undefined;
-  },
-
-  async *tool(step, stage) {
-    const call = objectOf(step, "tool");
-    const name = stringOf(call, "name");
-    const id = stringOf(call, "id") || `${stage.turn.runId}.${stage.nextId("call-")}`.slice(-128);
-    return yield* callTool({ id, name, arguments: isObject(call["arguments"]) ? call["arguments"] : {} }, call["stream_arguments"] === true, stage);
   },
 
   async *tool_result(step, stage) {
@@ -245,6 +269,7 @@ const STEPS: Readonly<Record<string, PlayStep>> = {
   },
 
   async *state(step, stage) {
+    if (!stage.durable) throw new HarnessError("configuration", "The step `state` needs a conversation that keeps state.", { code: "step_invalid" });
     const key = stage.nextId("state-");
     await stage.turn.thread.writePart(Buffer.from(stringOf(step, "state")), conversation.CODEC, key, false);
     return undefined;
@@ -293,17 +318,27 @@ const STEPS: Readonly<Record<string, PlayStep>> = {
   },
 };
 
+const NAMES: ReadonlySet<string> = new Set(["tool", ...Object.keys(STEPS), ...Object.keys(UNAVAILABLE)]);
+
+function callOf(step: Step, stage: Stage): [call: WaitingCall, streamed: boolean] {
+  const call = objectOf(step, "tool");
+  // Unique in the conversation, not only in the run: the broker knows a call by it.
+  const id = stringOf(call, "id") || `turn-${stage.turn.number}-${stage.nextId("call-")}`;
+  const args = isObject(call["arguments"]) ? call["arguments"] : {};
+  return [{ id, name: stringOf(call, "name"), arguments: args }, call["stream_arguments"] === true];
+}
+
 /**
- * Calls a portable tool and tells what became of it. The broker is asked first: a call that has to wait for a person has not started
- * (I25), and only the broker knows which do.
+ * Calls a portable tool and tells what became of it; what it returns is asked of a person first. The broker is asked before anything is
+ * told: a call that has to wait has not started (I25), and only the broker knows which do.
  */
-async function* callTool(call: WaitingCall, streamsArguments: boolean, stage: Stage): AsyncGenerator<EventDraft, Halt | undefined> {
+async function* callTool(call: WaitingCall, streamed: boolean, stage: Stage): AsyncGenerator<EventDraft, ToolApproval | undefined> {
   const { tools } = stage.turn;
   const toolId = tools.idOf(call.name);
   const answer = await tools.invoke(call.id, toolId, call.arguments);
-  if (answer.kind === "waits") return yield* askAbout(answer.approval, call, stage);
-  yield events.toolStarted(call.id, toolId, streamsArguments ? undefined : call.arguments, stage.namespace);
-  if (streamsArguments) {
+  if (answer.kind === "waits") return answer.approval;
+  yield events.toolStarted(call.id, toolId, streamed ? undefined : call.arguments, stage.namespace);
+  if (streamed) {
     for (const fragment of fragments(JSON.stringify(call.arguments))) yield events.toolArguments(call.id, fragment, stage.namespace);
   }
   if (answer.kind === "completed") {
@@ -312,12 +347,6 @@ async function* callTool(call: WaitingCall, streamsArguments: boolean, stage: St
     yield events.toolFailed(call.id, answer.code, "The tool broker refused the call.", answer.retryable, stage.namespace);
   }
   return undefined;
-}
-
-async function* askAbout(approval: ToolApproval, waiting: WaitingCall, stage: Stage): AsyncGenerator<EventDraft, Halt> {
-  const interruptId = `interrupt-${stage.turn.number}`;
-  yield events.approvalRequested(interruptId, `May ${approval.toolName} be called?`, [approval], stage.namespace);
-  return { interruptId, asked: askedAbout([approval]), waiting };
 }
 
 function failure(said: JsonObject): HarnessError {
