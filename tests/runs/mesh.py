@@ -152,14 +152,15 @@ class Mesh:
         """Another service of the mesh; whoever asks for it starts and ends it."""
         return self._part(name, ["-m", f"services.{name}"], environment)
 
-    def capability(self, fence: fence_pb2.Fence) -> str:
-        """The token for the thread-state facade that the run of the fence got."""
+    def capability(self, fence: fence_pb2.Fence, audience: str = "state", tools: tuple[str, ...] = ()) -> str:
+        """The token for a facade that the run of the fence got; `tools` are marks of those it opens."""
         capability = Capability(
-            audience="state",
+            audience=audience,
             binding_id=fence.binding_id,
             epoch=fence.epoch,
             runtime_generation=fence.runtime_generation,
             run_id=fence.run_id,
+            tool_ids=tools,
         )
         return CapabilitySigner(self._private).sign(capability, deadline_at=time.time() + 600)
 
@@ -217,7 +218,10 @@ class Mesh:
                 _profile("single", settings={"allow_faults": True}, limits={"max_concurrent_runs": 1}),
             ],
         }
-        (self.folder / "harness.yaml").write_text(yaml.safe_dump({"version": 1, "adapters": [reference]}))
+        tools = [{"id": tool_id, "provider": "builtin"} for tool_id in ("clock", "calculator")]
+        (self.folder / "harness.yaml").write_text(
+            yaml.safe_dump({"version": 1, "adapters": [reference], "tools": tools})
+        )
 
 
 class Client:

@@ -27,7 +27,9 @@ _CONTEXT: Final = decimal.Context(
     Emax=MAX_EXPONENT,
     traps=[decimal.DivisionByZero, decimal.InvalidOperation, decimal.Overflow],
 )
-_TOKEN: Final = re.compile(r"\s*(?:(\d{1,60}(?:\.\d{0,60})?(?:[eE][+-]?\d{1,4})?|\.\d{1,60})|(\*\*|//|[-+*/%()]))")
+_TOKEN: Final = re.compile(
+    r"\s*(?:(\d{1,60}(?:\.\d{0,60})?(?:[eE][+-]?\d{1,4})?|\.\d{1,60})|(\*\*|//|[-+*/%()]))", re.ASCII
+)
 
 
 class NotArithmetic(ValueError):
@@ -122,6 +124,8 @@ class _Parser:
         self._depth -= 1
         if abs(exponent) > MAX_EXPONENT:
             raise NotArithmetic(f"An exponent may be {MAX_EXPONENT} at most.")
+        if base == 0 and exponent < 0:
+            raise NotArithmetic("Division by zero.")
         return Decimal(1) if exponent == 0 and base != 0 else base**exponent
 
     def _atom(self) -> Decimal:

@@ -1,0 +1,124 @@
+"""Tool calls through the whole mesh: the catalog's grants, the runs service's facade, the reference harness (run protocol, Tools)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import datetime
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+
+from harness.event.v1 import payload_pb2
+from harness.run.v1 import run_pb2
+from harness.tool.v1 import tool_broker_service_pb2, tool_broker_service_pb2_grpc
+from services.common.channels import connect
+from services.common.errors import HarnessError, Reason
+from services.runs.tools.grant import mark_of
+from tests.runs.mesh import PATIENCE, Client, fence_of, kind
+
+SUM = {"tool": {"id": "sum", "name": "calculator", "arguments": {"expression": "20 + 22"}}}
+CLOCK_AND_SUM = {"bindings": [{"tool_id": "clock"}, {"tool_id": "calculator"}]}
+
+
+def conversation() -> str:
+    return f"c-{uuid.uuid4().hex}"
+
+
+class Runtime:
+    """Calls the broker as the runtime of a run does."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._peer = connect(client.mesh.address("runs-tools"))
+        self._stub = tool_broker_service_pb2_grpc.ToolBrokerServiceStub(self._peer.channel)
+
+    async def __aenter__(self) -> Runtime:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._peer.close()
+
+    async def call(self, agent: str, talk: str, **call: Any) -> tool_broker_service_pb2.InvokeToolResponse:
+        """One call of the run that holds the slot."""
+        fence = fence_of(await self._client.binding(agent, talk))
+        request = tool_broker_service_pb2.InvokeToolRequest(fence=fence)
+        json_format.ParseDict(call, request)
+        marks = (mark_of("clock"), mark_of("calculator"))
+        token = self._client.mesh.capability(fence, "tool", marks)
+        return await self._peer.call(self._stub.InvokeTool, request, credential=token, timeout=PATIENCE)
+
+
+async def test_a_run_calls_its_agents_tools_until_it_is_cancelled(client: Client) -> None:
+    agent, talk = await client.agent(tools=CLOCK_AND_SUM), conversation()
+    run = await client.start(agent, {"scripts": [[{"hang": True}]]}, talk)
+    await client.seen(run.run_id, "run_started")
+    async with Runtime(client) as runtime:
+        call = {"tool_call_id": "t1", "tool_id": "clock"}
+        first = await runtime.call(agent, talk, **call)
+        told = json_format.MessageToDict(first.completed.result)
+        assert abs(time.time() - _seconds(told["time"])) < 600
+        assert await runtime.call(agent, talk, **call) == first
+        with pytest.raises(HarnessError) as refused:
+            await runtime.call(agent, talk, tool_call_id="t2", tool_id="http_get")
+        assert refused.value.reason is Reason.PERMISSION_DENIED
+        fence = fence_of(await client.binding(agent, talk))
+        await client.cancel(run.run_id)
+        # I12: the cancel is answered, and no new call is accepted.
+        request = tool_broker_service_pb2.InvokeToolRequest(fence=fence, tool_call_id="t3", tool_id="clock")
+        with pytest.raises(HarnessError) as refused:
+            await runtime._peer.call(  # pyright: ignore[reportPrivateUsage] - the binding's slot is free by now
+                runtime._stub.InvokeTool,  # pyright: ignore[reportPrivateUsage]
+                request,
+                credential=client.mesh.capability(fence, "tool", (mark_of("clock"),)),
+                timeout=PATIENCE,
+            )
+        assert refused.value.reason is Reason.STALE_LEASE
+
+
+async def test_a_script_calls_a_tool(client: Client) -> None:
+    agent = await client.agent(tools=CLOCK_AND_SUM)
+    run = await client.start(agent, {"scripts": [[SUM, {"text": "done"}]]})
+    events = await client.events(run.run_id)
+    done = next(event.payload.tool_completed for event in events if kind(event) == "tool_completed")
+    assert done.outcome == payload_pb2.TOOL_OUTCOME_SUCCESS
+    assert json_format.MessageToDict(done.result) == {"value": "42"}
+    assert kind(events[-1]) == "run_completed"
+
+
+@pytest.mark.parametrize(
+    ("decided", "outcome", "value"),
+    [
+        ({"approve": True}, payload_pb2.TOOL_OUTCOME_SUCCESS, {"value": "42"}),
+        ({"edit": {"expression": "6 * 7 + 1"}}, payload_pb2.TOOL_OUTCOME_SUCCESS, {"value": "43"}),
+        ({"reject": "no"}, payload_pb2.TOOL_OUTCOME_REJECTED, None),
+    ],
+)
+async def test_i24_i25_a_call_waits_for_a_person_and_goes_on_as_decided(
+    client: Client, decided: dict[str, Any], outcome: int, value: Any
+) -> None:
+    policy = {"approval_policy": "APPROVAL_POLICY_ALWAYS"}
+    agent, talk = await client.agent(tools={"bindings": [{"tool_id": "calculator", **policy}]}), conversation()
+    run = await client.start(agent, {"scripts": [[SUM, {"text": "done"}]]}, talk)
+    kinds = await client.kinds(run.run_id)
+    assert "tool_started" not in kinds
+    assert kinds[-2:] == ["interrupt_requested", "run_interrupted"]
+    state = await client.interrupt_state(agent, talk)
+    assert state is not None
+    (approval,) = state.tool_approvals
+    call_id = approval.tool_call_id
+    with pytest.raises(HarnessError) as refused:
+        await client.resume(run.run_id, state.interrupt_id, calls={call_id: {"edit": {"expression": "1", "more": 1}}})
+    assert refused.value.reason is Reason.INVALID_REQUEST
+    assert [issue.path for issue in refused.value.details] == ["tool_decisions.decisions[0].edit"]
+    resumed: run_pb2.Run = await client.resume(run.run_id, state.interrupt_id, calls={call_id: decided})
+    events = await client.events(resumed.run_id)
+    done = next(event.payload.tool_completed for event in events if kind(event) == "tool_completed")
+    assert done.outcome == outcome
+    assert (json_format.MessageToDict(done.result) if done.HasField("result") else None) == value
+    assert kind(events[-1]) == "run_completed"
+
+
+def _seconds(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()
