@@ -40,11 +40,12 @@ FERRETDB := build/ferretdb/ferretdb
 ferretdb: $(FERRETDB) ## build the MongoDB-compatible server of the tests (needs Go)
 	@:
 
-$(FERRETDB): $(wildcard tests/support/ferretdb/*)
+$(FERRETDB): $(wildcard tests/support/ferretdb/*.* tests/support/ferretdb/*/*.go)
 	@command -v go >/dev/null || { echo "ferretdb: this needs Go 1.24 or newer; or name a MongoDB in MONGO_TEST_URI" >&2; exit 1; }
 	@echo "ferretdb: building (a few minutes the first time)"
 	@mkdir -p $(@D)
-	@cd tests/support/ferretdb && go build -trimpath -buildvcs=false -o $(CURDIR)/$@ .
+	@cd tests/support/ferretdb && go run ./indexed $(CURDIR)/$(@D)/indexed && \
+		go build -modfile $(CURDIR)/$(@D)/indexed/go.mod -trimpath -buildvcs=false -o $(CURDIR)/$@ .
 
 CHECKS := check-format check-lint check-types check-imports check-contracts check-yaml check-images
 
