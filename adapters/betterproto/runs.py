@@ -111,7 +111,7 @@ class Run:
             message = "A younger stream of this run took over."
             raise Refusal(Code.ABORTED, "stream_superseded", message)
         finally:
-            if reader == self._reader and not self.finished:
+            if reader == self._reader and not (self.finished and not self._drafts):
                 self._timer("detached", self._detach_grace, CancelReason.SHUTDOWN)
 
     def _read(self, position: int) -> list[EventDraft]:
@@ -142,6 +142,10 @@ class Run:
             self.side_effects = SideEffectStatus.POSSIBLE
             async with aclosing(play(self)) as drafts:
                 await self._pump(drafts)
+        except asyncio.CancelledError:
+            # Unless it was stopped, the turn has cancelled itself.
+            self._fail(Failure(ErrorCategory.INTERNAL, "adapter_defect", "The harness cancelled its own work."))
+            raise
         except Failure as failure:
             self._fail(failure)
         except Refusal as refusal:
@@ -210,7 +214,10 @@ class Run:
         self._timers[name] = loop.call_later(seconds, self._on_timer, reason)
 
     def _on_timer(self, reason: CancelReason) -> None:
-        if not self.finished and self._stopping is None:
+        if self.finished:
+            # Nobody came for the rest in all that time; who asks for it now is told that it is forgotten.
+            self.acknowledge(self.last)
+        elif self._stopping is None:
             _log.warning("run %s is stopped: %s", self.run_id, reason.name)
             self._stopping = asyncio.create_task(self._stop(reason, STOP_SECONDS))
 

@@ -57,11 +57,10 @@ class Runtime:
         """Whether its run or another operation is at work."""
         return self._lock.locked() or (self.run is not None and self.run.working)
 
-    async def initialize(self) -> bool:
+    def initialize(self) -> bool:
         """Prepares it, which here is nothing but remembering; whether this call did it."""
-        async with self._lock:
-            done, self._initialized = not self._initialized, True
-            return done
+        done, self._initialized = not self._initialized, True
+        return done
 
     def find(self, fence: Fence) -> Run | None:
         """The run of the fence if it is here, taken over by the caller's generation."""

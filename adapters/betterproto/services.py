@@ -118,7 +118,7 @@ class Runtime(RuntimeServiceBase):
     async def initialize(self, message: InitializeRequest) -> InitializeResponse:
         """Prepares the runtime."""
         runtime = self._runtimes.find(fences.fence_of(message.fence))
-        return InitializeResponse(initialized=await runtime.initialize())
+        return InitializeResponse(initialized=runtime.initialize())
 
     async def start_run(self, message: StartRunRequest) -> AsyncIterator[StartRunResponse]:
         """Runs a turn, or joins it."""
