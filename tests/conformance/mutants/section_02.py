@@ -1,12 +1,12 @@
 """Mutants of section 2: streaming and order."""
 
-import asyncio
 from typing import Any
 
 import grpc
 
+from harness.common.v1 import error_pb2
 from harness.event.v1 import event_pb2, payload_pb2
-from harness.runtime.v1 import runtime_service_pb2, runtime_service_pb2_grpc
+from harness.runtime.v1 import runtime_service_pb2
 from tests.conformance.mutants.mutant import Draft, Memory, Section, copied
 from tests.conformance.mutants.wire import Call, Mutation, Responses
 
@@ -28,6 +28,7 @@ def _(response: Any, memory: Memory) -> None:
 @SECTION.draft("R2.2", "Writes run.started itself, in the place of its first event.")
 def _(draft: Draft, offset: int, memory: Memory) -> None:
     if offset == 1 and kind(draft) not in TERMINALS:
+        draft.ClearField("native_session_id")
         started = draft.payload.run_started
         started.harness_id, started.agent_version, started.binding_id = "reference", 1, "binding"
 
@@ -110,29 +111,16 @@ def _(error: Any, call: Call, memory: Memory) -> Any:
     return runtime_service_pb2.AckRunResponse() if error.code() is grpc.StatusCode.NOT_FOUND else None
 
 
-@SECTION.stream("R2.13", "Sends on although nothing is acknowledged.")
-async def _(call: Call, memory: Memory) -> Any:
-    runtime = runtime_service_pb2_grpc.RuntimeServiceStub(call.wire.behind)
-    async for response in call.proceed():
-        yield response
-        if response.batch.drafts:
-            through = response.batch.first_offset + len(response.batch.drafts) - 1
-            await runtime.AckRun(runtime_service_pb2.AckRunRequest(fence=call.request.fence, through_offset=through))
+@SECTION.request("R2.13", "Sends on although nothing is acknowledged.", "CreateRuntime")
+def _(request: Any, memory: Memory) -> None:
+    request.context.limits.max_unacked_events = 0
 
 
-@SECTION.stream("R2.14", "Cancels a run whose stream was lost.")
-async def _(call: Call, memory: Memory) -> Any:
-    runtime = runtime_service_pb2_grpc.RuntimeServiceStub(call.wire.behind)
-    try:
-        async for response in call.proceed():
-            yield response
-    except (asyncio.CancelledError, GeneratorExit):
-        cancel = runtime_service_pb2.CancelRunRequest(
-            fence=call.request.fence, reason=payload_pb2.CANCEL_REASON_SHUTDOWN
-        )
-        memory.kept[call.run_id] = asyncio.ensure_future(_sent(runtime.CancelRun(cancel)))
-        raise
-
-
-async def _sent(call: Any) -> None:
-    await call
+@SECTION.response("R2.14", "Takes a run whose stream was lost for one to be cancelled.", "AttachRun")
+def _(response: Any, memory: Memory) -> None:
+    for draft in response.batch.drafts:
+        if kind(draft) == "run_completed":
+            cancelled = draft.payload.run_cancelled
+            cancelled.reason = payload_pb2.CANCEL_REASON_SHUTDOWN
+            cancelled.side_effect_status = error_pb2.SIDE_EFFECT_STATUS_POSSIBLE
+            draft.ClearField("pending_head")
