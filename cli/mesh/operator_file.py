@@ -43,6 +43,12 @@ adapters:
         placement: provider_managed
         settings:
           allow_faults: true
+# What agents may bind under tools.bindings.
+tools:
+  - id: clock
+    provider: builtin
+  - id: calculator
+    provider: builtin
 """
 
 

@@ -43,9 +43,9 @@ BUILTIN_TOOLS: Final[Mapping[str, BuiltinTool]] = {
             "properties": {
                 "expression": {
                     "type": "string",
-                    "description": "Numbers, parentheses and the operators + - * / // % **, such as (2 + 3) * 4.",
+                    "description": "Decimal numbers, parentheses and the operators + - * / // % **, such as (2 + 3) * 4.",
                     "minLength": 1,
-                    "maxLength": 200,
+                    "maxLength": 1000,
                 }
             },
             "required": ["expression"],
@@ -61,7 +61,7 @@ BUILTIN_TOOLS: Final[Mapping[str, BuiltinTool]] = {
             "properties": {
                 "url": {
                     "type": "string",
-                    "description": "An absolute http or https address.",
+                    "description": "An absolute https or http address.",
                     "minLength": 1,
                     "maxLength": 2048,
                 }

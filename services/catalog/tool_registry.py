@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -163,6 +164,8 @@ class _Reading:
 def _problems(entry: ToolEntry) -> Iterator[str]:
     """What is wrong with the entry as it stands."""
     if entry.provider == BUILTIN:
+        if entry.id == "http_get":
+            yield from _http_get_problems(entry.settings)
         if entry.id not in BUILTIN_TOOLS:
             yield f"id: there is no such built-in tool; there is: {', '.join(sorted(BUILTIN_TOOLS))}."
         elif entry.input_schema is not None:
@@ -180,3 +183,18 @@ def _problems(entry: ToolEntry) -> Iterator[str]:
     problem = credential_problem(entry.description or "")
     if problem is not None:
         yield f"description: holds {problem}, and a model reads this text."
+
+
+def _http_get_problems(settings: Mapping[str, JsonValue]) -> Iterator[str]:
+    """What would let the tool reach nothing, or what nobody meant: a model chooses the address, the operator what may be one."""
+    hosts, networks = settings.get("hosts"), settings.get("networks", [])
+    if not isinstance(hosts, list) or not hosts or not all(isinstance(host, str) and host for host in hosts):
+        yield "settings.hosts: must be a list of the hosts it may reach, such as api.example.com or *.example.com."
+    for number, network in enumerate(networks if isinstance(networks, list) else [networks]):
+        try:
+            ip_network(network if isinstance(network, str) else "")
+        except ValueError:
+            yield f"settings.networks[{number}]: is no network; write one as 10.20.0.0/16."
+    for key in settings:
+        if key not in ("hosts", "networks"):
+            yield f"settings.{key}: there is no such setting; there is: hosts, networks."

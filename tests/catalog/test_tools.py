@@ -40,6 +40,8 @@ CRM: dict[str, Any] = {
     },
 }
 CLOCK = {"id": "clock", "provider": "builtin"}
+CALCULATOR = {"id": "calculator", "provider": "builtin"}
+HTTP_GET = {"id": "http_get", "provider": "builtin", "settings": {"hosts": ["example.com"], "networks": ["10.0.0.0/8"]}}
 BASIC = ("thread.durable_commit", "session.multi_turn", "tool.builtin")
 
 
@@ -57,7 +59,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_builtin_tool_needs_nothing_but_its_id(path: Path) -> None:
-    tools = load(path, *({"id": name, "provider": "builtin"} for name in BUILTIN_TOOLS)).tools
+    tools = load(path, CLOCK, CALCULATOR, HTTP_GET).tools
     assert set(tools) == {"clock", "calculator", "http_get"}
     for name, tool in tools.items():
         assert tool.provider_name == name
@@ -109,6 +111,16 @@ def test_a_tool_nobody_described_further_asks_before_it_is_called_and_once(path:
             "tools[0].id: there is no such built-in tool; there is: calculator,",
         ),
         ([CLOCK | {"input_schema": {}}], "tools[0].input_schema: a built-in tool has its own"),
+        ([HTTP_GET | {"settings": {}}], "tools[0].settings.hosts: must be a list of the hosts"),
+        ([HTTP_GET | {"settings": {"hosts": [5]}}], "tools[0].settings.hosts: must be a list of the hosts"),
+        (
+            [HTTP_GET | {"settings": {"hosts": ["a"], "networks": ["10.0.0.0/33"]}}],
+            "tools[0].settings.networks[0]: is no network",
+        ),
+        (
+            [HTTP_GET | {"settings": {"hosts": ["a"], "allowed": []}}],
+            "tools[0].settings.allowed: there is no such setting",
+        ),
         ([CLOCK | {"token_env": "X"}], "tools[0].token_env: a built-in tool needs no token"),
         (
             [CLOCK | {"idempotent": False, "max_attempts": 2}],
@@ -307,6 +319,6 @@ async def test_a_version_keeps_its_tools_and_is_granted_what_is_registered_now(h
 
 
 def test_grants_are_within_their_contract(path: Path) -> None:
-    tools = load(path, *({"id": name, "provider": "builtin"} for name in BUILTIN_TOOLS), CRM).tools
+    tools = load(path, CLOCK, CALCULATOR, HTTP_GET, CRM).tools
     for grant in granted(bound(*tools), tools):
         assert protovalidate.collect_violations(grant) == []
