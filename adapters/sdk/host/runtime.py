@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from adapters.sdk.cancellation import Deadline
 from adapters.sdk.contract import HarnessRuntime, RuntimeConstruction, Turn
-from adapters.sdk.errors import HarnessError, UnavailableError, classified
+from adapters.sdk.errors import DeadlineError, HarnessError, UnavailableError, classified
 from adapters.sdk.events import session_updated
 from adapters.sdk.facade import FacadeAccess, FacadeChannels
 from adapters.sdk.host import refusal
@@ -223,13 +223,18 @@ class RuntimeSlot:
         self._initialized = True
         return True
 
-    async def restart(self) -> None:
-        """Releases what the provider holds; refused while anything else works."""
+    async def restart(self, seconds: float) -> None:
+        """Releases what the provider holds, within `seconds`; refused while anything else works. Raises DeadlineError past the bound."""
         if self._lock.locked() or self.working:
             raise refusal.busy("A run or another operation is at work in this runtime.")
         async with self._lock:
             self._initialized, self._failure = False, None
-            await self._runtime.restart()
+            try:
+                # I20, I35: a provider that does not let go must not hold the runtime, and with it its cleanup, for ever.
+                async with asyncio.timeout(seconds):
+                    await self._runtime.restart()
+            except TimeoutError:
+                raise DeadlineError("The runtime did not restart in time.", code="restart_timeout") from None
 
     async def pending_interrupt(self) -> runtime_pb2.PendingInterrupt | None:
         """The pause of the binding, or None."""
@@ -243,19 +248,30 @@ class RuntimeSlot:
             async with asyncio.timeout(seconds):
                 if self._run is not None:
                     await self._run.stop(reason, min(self._limits.cancel_grace_seconds, seconds / 2))
-                await self._release()
+                await self._release(seconds / 2)
         except TimeoutError:
             _log.error("cleanup_cut_off", seconds=round(seconds, 3), late=round(time.monotonic() - deadline, 3))
         except Exception as error:  # noqa: BLE001 - cleaning up never fails its caller; what is wrong is for the log
             _log.error("cleanup_failed", error=describe(error))
 
-    async def _release(self) -> None:
+    async def _release(self, patience: float) -> None:
+        if await self._is_free(patience):
+            async with self._lock:
+                await self._runtime.cleanup()
+        else:
+            # A stream or another operation never gives the lock back: what can be released is released all the same.
+            await self._runtime.cleanup()
+
+    async def _is_free(self, patience: float) -> bool:
+        """Whether nothing is at work, or ends within `patience` seconds. Nothing begins after `closed`."""
         if self._run is not None and self._run.abandoned:
-            # Its stream never gives the lock back: what can be released is released all the same.
-            await self._runtime.cleanup()
-            return
-        async with self._lock:
-            await self._runtime.cleanup()
+            return False
+        try:
+            async with asyncio.timeout(patience), self._lock:
+                return True
+        except TimeoutError:
+            _log.error("operation_not_ended", seconds=round(patience, 3))
+            return False
 
     # --- what a turn needs of the slot ---
 

@@ -79,7 +79,10 @@ class RuntimeServicer(runtime_service_pb2_grpc.RuntimeServiceServicer):
 
     async def Restart(self, request: pb2.RestartRequest, context: Context) -> pb2.RestartResponse:
         """Releases provider clients."""
-        await self._registry.find(request.fence).restart()
+        bound = self._registry.limits.restart_seconds
+        left = context.time_remaining()
+        # As for Cleanup.
+        await self._registry.find(request.fence).restart(bound if left is None else max(0.05, min(left * 0.9, bound)))
         return pb2.RestartResponse()
 
     async def Cleanup(self, request: pb2.CleanupRequest, context: Context) -> pb2.CleanupResponse:
