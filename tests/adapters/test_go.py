@@ -17,10 +17,14 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adapters.sdk.testing import connected, kinds
+from adapters.sdk.testing import connected, kinds, text_of
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
 from harness.common.v1 import blueprint_pb2
-from tests.adapters.status import refused
+from harness.event.v1 import payload_pb2
+from harness.runtime.v1 import runtime_pb2
+from harness.runtime.v1 import runtime_service_pb2 as pb2
+from tests.adapters.status import drained, refused
+from tests.adapters.tool_broker import TOKEN, brokered, success, tool, waits
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "go"
@@ -43,7 +47,8 @@ def _why_not() -> str:
 
 
 WHY_NOT = _why_not()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+# The first build compiles its dependencies too, which takes minutes on a busy machine.
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(BUILD_SECONDS)]
 
 
 def make(target: str) -> subprocess.CompletedProcess[str]:
@@ -150,11 +155,15 @@ async def test_a_stop_ends_a_run_and_its_stream_in_order(built: None, folder: Pa
     assert not (folder / "go.sock").exists()
 
 
+def test_a_wrong_setting_is_said_before_anything_is_served(built: None):
+    for arguments in ([], ["-address", "nowhere"], ["-address", "127.0.0.1:0"]):
+        ended = subprocess.run(
+            [str(PROGRAM), *arguments], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+        )
+        assert (ended.returncode, "-address" in ended.stderr or "HARNESS_ADAPTER_TOKEN" in ended.stderr) == (2, True)
+
+
 async def test_a_port_is_served_to_who_has_the_token(built: None, folder: Path):
-    without = subprocess.run(
-        [str(PROGRAM), "-address", "127.0.0.1:0"], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
-    )
-    assert (without.returncode, "HARNESS_ADAPTER_TOKEN" in without.stderr) == (2, True), without.stderr
     adapter = GoAdapter(folder, "127.0.0.1:0", {"HARNESS_ADAPTER_TOKEN": "right"}).start()
     try:
         for token in ("right", "wrong", ""):
@@ -166,3 +175,150 @@ async def test_a_port_is_served_to_who_has_the_token(built: None, folder: Path):
                     await refused(asked, "UNAUTHENTICATED", "unauthenticated")
     finally:
         assert adapter.stop() == 0
+
+
+async def test_fences_hold(adapter: GoAdapter):
+    async with client_of(adapter) as client:
+        fence, stale = client.fence(2, "r2", 2), ("FAILED_PRECONDITION", "STALE_LEASE")
+        elsewhere = drained(client.start(fence, client.input("x"), "other"))
+        await refused(elsewhere, "FAILED_PRECONDITION", "incarnation_mismatch")
+        initialize = pb2.InitializeRequest(fence=client.fence())
+        await refused(client.runtime.Initialize(initialize), "NOT_FOUND", "runtime_unknown")
+        assert await client.create()
+        assert not await client.create()
+        assert (await client.runtime.Initialize(initialize)).initialized
+        assert not (await client.runtime.Initialize(initialize)).initialized
+        await refused(drained(client.attach(fence)), "NOT_FOUND", "run_unknown")
+        call = client.start(fence, client.input(script({"text": "hi"}, {"hang": True})))
+        await call.read()
+        await refused(drained(client.start(client.fence(1, "r1"), client.input("x"))), *stale)
+        await refused(drained(client.start(client.fence(2, "other"), client.input("x"))), *stale)
+        for late in (
+            client.attach(client.fence(2, "r2", 1)),
+            client.start(client.fence(2, "r2", 1), client.input("x")),
+        ):
+            await refused(drained(late), *stale)
+        restart = pb2.RestartRequest(fence=client.fence())
+        await refused(client.runtime.Restart(restart), "ABORTED", "operation_in_progress")
+        younger = client.attach(client.fence(2, "r2", 3), 1)
+        assert not (await younger.read()).batch.drafts
+        await refused(drained(call), "ABORTED", "stream_superseded")
+        # A higher turn ends the older one, a higher generation the runtime.
+        ended = client.start(client.fence(3, "r3"), client.input(script({"hang": True})))
+        cancelled = (await younger.read()).batch.drafts[-1].payload.run_cancelled
+        assert cancelled.reason == payload_pb2.CANCEL_REASON_SUPERSEDED
+        client.runtime_generation = 2
+        assert await client.create()
+        assert kinds(await client.follow(ended)) == ["run.cancelled"]
+        await refused(client.runtime.Initialize(initialize), *stale)
+        await client.cleanup()
+        await client.cleanup()
+        await refused(drained(client.attach(client.fence(3, "r3"))), "NOT_FOUND", "runtime_gone")
+
+
+async def test_nothing_is_lost_and_no_more_than_the_bound_is_under_way(adapter: GoAdapter):
+    limits = runtime_pb2.RuntimeLimits(max_unacked_events=8)
+    async with client_of(adapter, limits=limits) as client:
+        await client.create()
+        fence, seen = client.fence(1, "r1"), 0
+        call = client.start(fence, client.input('{"n": 40, "size": 4}'))
+        while seen < 8:
+            seen += len((await call.read()).batch.drafts)
+        assert seen == 8
+        call.cancel()
+        # The stream is lost: the run waits for what is not acknowledged, and all of it comes again.
+        again = await client.attach(fence, 5).read()
+        assert again.batch.first_offset == 6
+        assert len(again.batch.drafts) == 3
+        await refused(drained(client.attach(fence, 9)), "OUT_OF_RANGE", "offset_ahead")
+        await client.ack(fence, 6)
+        await client.ack(fence, 2)
+        await refused(drained(client.attach(fence, 5)), "OUT_OF_RANGE", "offset_forgotten")
+        joined = await client.follow(client.start(fence, client.input("another message")), fence)
+        assert kinds(joined) == ["content.delta"] * 34 + ["run.completed"]
+
+
+async def test_a_cancel_is_remembered_and_ends_what_hangs(adapter: GoAdapter):
+    async with client_of(adapter) as client:
+        early = client.fence(1, "r1")
+        await refused(client.cancel(early), "NOT_FOUND", "runtime_unknown")
+        await client.create()
+        await refused(drained(client.start(early, client.input("x"))), "FAILED_PRECONDITION", "run_cancelled")
+        fence = client.fence(2, "r2")
+        call = client.start(fence, client.input(script({"text": "hi"}, {"hang": True})))
+        await call.read()
+        answers = await asyncio.gather(*(client.cancel(fence) for _ in range(3)))
+        assert not any(answer.side_effect_status == 1 for answer in answers)
+        assert kinds((await call.read()).batch.drafts) == ["run.cancelled"]
+        assert (await client.cancel(fence)).already_ended
+        late = client.fence(3, "r3")
+        overdue = client.start(late, client.input(script({"hang": True}), seconds=0.1))
+        terminal = (await client.follow(overdue))[-1].payload.run_cancelled
+        assert terminal.reason == payload_pb2.CANCEL_REASON_DEADLINE
+
+
+async def test_i24_i25_a_decision_is_checked_and_consumed_once(adapter: GoAdapter):
+    async with client_of(adapter) as client:
+        steps = json.dumps({"scripts": [[FORM], [{"decision": True}]]})
+        paused = await client.turn(steps)
+        assert kinds(paused) == ["interrupt.requested", "run.interrupted"]
+        pending = await client.pending_interrupt()
+        assert pending is not None
+
+        def decision(**changes: Any) -> runtime_pb2.ResumeDecision:
+            made = runtime_pb2.ResumeDecision(
+                interrupt_id=pending.interrupt_id, revision=1, interrupted_run_id=pending.run_id
+            )
+            made.form_values.update({"city": "Oslo"})
+            made.MergeFrom(runtime_pb2.ResumeDecision(**changes))
+            return made
+
+        async def resumed(turn: int, answer: runtime_pb2.ResumeDecision):
+            return await client.follow(client.resume(client.fence(turn, f"r{turn}"), client.input(""), answer))
+
+        approval = runtime_pb2.ToolDecisions(decisions=[runtime_pb2.ToolDecision(tool_call_id="c", approve=True)])
+        for turn, wrong in enumerate(({"interrupt_id": "x"}, {"interrupted_run_id": "x"}), 2):
+            assert kinds(await resumed(turn, decision(**wrong))) == ["run.failed"]
+        assert kinds(await resumed(4, decision(tool_decisions=approval))) == ["run.failed"]
+        assert await client.pending_interrupt() == pending
+        right = await resumed(5, decision())
+        assert json.loads(text_of(right)) == {"form": {"city": "Oslo"}}
+        assert await client.pending_interrupt() is None
+        assert await resumed(5, decision()) == right
+        assert kinds(await resumed(6, decision())) == ["run.failed"]
+
+
+async def test_i25_a_call_that_waits_starts_only_once_it_is_approved(adapter: GoAdapter):
+    asked: list[Any] = []
+
+    async def pays(request: Any):
+        asked.append(request)
+        return waits(request) if len(asked) == 1 else success({"paid": 1})
+
+    pay = {"id": "c1", "name": "pay", "arguments": {"amount": 1}, "stream_arguments": True}
+    add = {"id": "c2", "name": "add", "arguments": {"numbers": [1, 2]}}
+    steps = script({"tool": pay}, {"tool": add}, {"text": "paid"})
+    async with brokered(pay=pays, add=[success(3)]) as broker:
+        tools = [tool("pay", sensitive=True), tool("add")]
+        async with client_of(adapter, tools=tools, tool_address=broker.address) as client:
+            paused = await client.turn(steps, tool_token=TOKEN)
+            assert kinds(paused) == ["tool.started", "tool.completed", "interrupt.requested", "run.interrupted"]
+            assert paused[0].payload.tool_started.tool_call_id == "c2"
+            requested = paused[2].payload.interrupt_requested
+            assert [approval.tool_call_id for approval in requested.tool_approvals] == ["c1"]
+            decision = runtime_pb2.ResumeDecision(
+                interrupt_id=requested.interrupt_id, revision=1, interrupted_run_id=asked[0].fence.run_id
+            )
+            decision.tool_decisions.decisions.add(tool_call_id="c1", approve=True)
+            fence, turn = client.fence(2, "r2"), client.input("", tool_token=TOKEN)
+            resumed = await client.follow(client.resume(fence, turn, decision))
+            assert kinds(resumed) == [
+                "tool.started",
+                "tool.arguments.delta",
+                "tool.completed",
+                "content.delta",
+                "run.completed",
+            ]
+            assert resumed[2].payload.tool_completed.outcome == payload_pb2.TOOL_OUTCOME_SUCCESS
+    assert [(request.tool_call_id, request.fence.run_id) for request in asked][1] == ("c1", "r2")
+    assert set(broker.credentials) == {f"Bearer {TOKEN}"}

@@ -20,6 +20,8 @@ type pause struct {
 	Asked   json.RawMessage `json:"asked"`
 	Scripts [][]step        `json:"scripts"`
 	PerTurn bool            `json:"per_turn"`
+	// Turns that the conversation had with the one that paused.
+	Turns int `json:"turns"`
 	// Calls of portable tools that wait for approval, and what is left of the script after them.
 	Calls []call `json:"calls,omitempty"`
 	Left  []step `json:"left,omitempty"`

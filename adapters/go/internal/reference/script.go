@@ -77,7 +77,7 @@ func (r *runtime) goOn(ctx context.Context, turn *host.Turn, emit host.Emit, bef
 	asked := &scripted{scripts: before.Pause.Scripts, perTurn: before.Pause.PerTurn}
 	steps := before.Pause.Left
 	if asked.perTurn {
-		steps = append(slices.Clone(steps), scriptOf(asked, before.Turns)...)
+		steps = append(slices.Clone(steps), scriptOf(asked, before.Pause.Turns)...)
 	}
 	return r.run(ctx, turn, emit, before, asked, before.Pause.Calls, steps)
 }
@@ -120,7 +120,7 @@ func (r *runtime) wait(
 	}
 	left.Pause = &pause{
 		RunID: turn.RunID, Asked: encoded, Scripts: asked.scripts, PerTurn: asked.perTurn,
-		Calls: paused.calls, Left: paused.left,
+		Turns: left.Turns, Calls: paused.calls, Left: paused.left,
 	}
 	if err := r.remember(ctx, turn, left); err != nil {
 		return err
