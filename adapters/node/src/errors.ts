@@ -20,9 +20,24 @@ interface CategoryRule {
 }
 
 const RULES = {
-  configuration: { category: ErrorCategory.CONFIGURATION, code: "configuration_invalid", retryable: false, refuses: true },
-  authentication: { category: ErrorCategory.AUTHENTICATION, code: "provider_authentication", retryable: false, refuses: true },
-  authorization: { category: ErrorCategory.AUTHORIZATION, code: "permission_denied", retryable: false, refuses: true },
+  configuration: {
+    category: ErrorCategory.CONFIGURATION,
+    code: "configuration_invalid",
+    retryable: false,
+    refuses: true,
+  },
+  authentication: {
+    category: ErrorCategory.AUTHENTICATION,
+    code: "provider_authentication",
+    retryable: false,
+    refuses: true,
+  },
+  authorization: {
+    category: ErrorCategory.AUTHORIZATION,
+    code: "permission_denied",
+    retryable: false,
+    refuses: true,
+  },
   capacity: { category: ErrorCategory.CAPACITY, code: "capacity", retryable: true, refuses: true },
   throttled: { category: ErrorCategory.THROTTLED, code: "rate_limited", retryable: true, refuses: true },
   unavailable: { category: ErrorCategory.UNAVAILABLE, code: "unavailable", retryable: true, refuses: false },

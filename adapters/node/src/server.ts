@@ -48,7 +48,9 @@ export class AdapterServer {
 
   /** Takes the address and serves; where it listens, with the real port. */
   async start(listen: string, socketMode: number): Promise<string> {
-    const address = listen.startsWith("unix:") ? await this.#bindSocket(listen, socketMode) : await this.#bindPort(listen);
+    const address = listen.startsWith("unix:")
+      ? await this.#bindSocket(listen, socketMode)
+      : await this.#bindPort(listen);
     this.#setHealth("SERVING");
     return address;
   }
@@ -108,8 +110,10 @@ export class AdapterServer {
 async function removeDeadSocket(path: string): Promise<void> {
   const found = lstatSync(path, { throwIfNoEntry: false });
   if (found === undefined) return;
-  if (!found.isSocket()) throw new SettingError(`--listen: ${path} exists and is not a socket: remove it or choose another path.`);
-  if (await somebodyListens(path)) throw new SettingError(`--listen: another process listens on ${path}: stop it or choose another path.`);
+  if (!found.isSocket())
+    throw new SettingError(`--listen: ${path} exists and is not a socket: remove it or choose another path.`);
+  if (await somebodyListens(path))
+    throw new SettingError(`--listen: another process listens on ${path}: stop it or choose another path.`);
   unlinkSync(path);
 }
 
@@ -120,7 +124,9 @@ function somebodyListens(path: string): Promise<boolean> {
       probe.destroy();
       resolve(true);
     });
-    probe.once("error", (error: NodeJS.ErrnoException) => resolve(error.code !== "ECONNREFUSED" && error.code !== "ENOENT"));
+    probe.once("error", (error: NodeJS.ErrnoException) =>
+      resolve(error.code !== "ECONNREFUSED" && error.code !== "ENOENT"),
+    );
   });
 }
 
@@ -132,7 +138,9 @@ function reflection(): ReflectionService {
     file.dependencies.forEach(collect);
   };
   for (const service of SERVICES) collect(service.file);
-  const fileDescriptorProtos = [...files.values()].map((file) => Buffer.from(toBinary(FileDescriptorProtoSchema, file)));
+  const fileDescriptorProtos = [...files.values()].map((file) =>
+    Buffer.from(toBinary(FileDescriptorProtoSchema, file)),
+  );
   // The package reads nothing of a definition but its files.
   const definition = { format: "Protocol Buffer 3 EnumDescriptorProto" as const, type: {}, fileDescriptorProtos };
   return new ReflectionService({ contracts: definition }, { services: SERVICES.map((service) => service.typeName) });

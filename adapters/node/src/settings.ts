@@ -33,9 +33,11 @@ export interface Settings {
 export function readSettings(args: string[], environment: NodeJS.ProcessEnv): Settings {
   const given = parsed(args);
   const text = (name: string): string => environment[name] ?? "";
-  const number = (name: string, fallback: number, least: number, most: number): number => numberOf(name, text(name), fallback, least, most);
+  const number = (name: string, fallback: number, least: number, most: number): number =>
+    numberOf(name, text(name), fallback, least, most);
   const listen = given.listen ?? text("HARNESS_LISTEN");
-  if (listen === "") throw new SettingError(`--listen (or HARNESS_LISTEN) is missing: give unix:/path or host:port.\n${USAGE}`);
+  if (listen === "")
+    throw new SettingError(`--listen (or HARNESS_LISTEN) is missing: give unix:/path or host:port.\n${USAGE}`);
   const settings: Settings = {
     listen: checkedAddress(listen),
     socketMode: octal(given["socket-mode"] ?? "0600"),
@@ -47,7 +49,12 @@ export function readSettings(args: string[], environment: NodeJS.ProcessEnv): Se
     limits: {
       maxRuns: number("HARNESS_ADAPTER_MAX_RUNS", DEFAULT_HOST_LIMITS.maxRuns, 1, 100_000),
       maxRuntimes: number("HARNESS_ADAPTER_MAX_RUNTIMES", DEFAULT_HOST_LIMITS.maxRuntimes, 1, 1_000_000),
-      maxBufferedBytes: number("HARNESS_ADAPTER_MAX_BUFFERED_BYTES", DEFAULT_HOST_LIMITS.maxBufferedBytes, 2 ** 20, 2 ** 40),
+      maxBufferedBytes: number(
+        "HARNESS_ADAPTER_MAX_BUFFERED_BYTES",
+        DEFAULT_HOST_LIMITS.maxBufferedBytes,
+        2 ** 20,
+        2 ** 40,
+      ),
     },
     logLevel: level(text("HARNESS_LOG_LEVEL") || "info"),
   };
@@ -58,7 +65,8 @@ export function readSettings(args: string[], environment: NodeJS.ProcessEnv): Se
 /** A unix socket has its mode; TCP needs a token, on loopback too: any user of the machine can connect there. */
 function checkAccess({ listen, token, anonymous }: Settings): void {
   if (listen.startsWith("unix:") || token !== "") return;
-  if (!isLoopback(listen)) throw new SettingError(`--listen: ${TOKEN} is missing, and ${listen} can be reached from other machines.`);
+  if (!isLoopback(listen))
+    throw new SettingError(`--listen: ${TOKEN} is missing, and ${listen} can be reached from other machines.`);
   if (anonymous) return;
   throw new SettingError(
     `--listen: ${TOKEN} is missing: every TCP address needs it, or any user of this machine could start runs. Set it, listen on a unix ` +
@@ -68,7 +76,11 @@ function checkAccess({ listen, token, anonymous }: Settings): void {
 
 function parsed(args: string[]): { listen?: string | undefined; "socket-mode"?: string | undefined } {
   try {
-    return parseArgs({ args, options: { listen: { type: "string" }, "socket-mode": { type: "string" } }, strict: true }).values;
+    return parseArgs({
+      args,
+      options: { listen: { type: "string" }, "socket-mode": { type: "string" } },
+      strict: true,
+    }).values;
   } catch (error) {
     throw new SettingError(`${error instanceof Error ? error.message : "wrong arguments"}\n${USAGE}`);
   }
@@ -105,7 +117,8 @@ function isOn(name: string, text: string): boolean {
 }
 
 function octal(text: string): number {
-  if (!/^[0-7]{1,4}$/.test(text) || parseInt(text, 8) > 0o777) throw new SettingError(`--socket-mode: '${text}' is not an octal mode such as 0600.`);
+  if (!/^[0-7]{1,4}$/.test(text) || parseInt(text, 8) > 0o777)
+    throw new SettingError(`--socket-mode: '${text}' is not an octal mode such as 0600.`);
   return parseInt(text, 8);
 }
 

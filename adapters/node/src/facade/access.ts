@@ -58,14 +58,24 @@ export class FacadeAccess {
       const client = this.#clients[attempt % this.#clients.length]?.();
       if (client === undefined) throw new Error("a facade has no address");
       try {
-        return await facadeCall({ client, metadata: this.#metadata(), deadline: Math.min(Date.now() + most, this.#run.deadline), signal: this.signal }, fence);
+        return await facadeCall(
+          {
+            client,
+            metadata: this.#metadata(),
+            deadline: Math.min(Date.now() + most, this.#run.deadline),
+            signal: this.signal,
+          },
+          fence,
+        );
       } catch (error) {
         this.signal.throwIfAborted();
         if (!isServiceError(error)) throw error;
         if (isAway(error)) {
           awaySince ??= performance.now();
           if (performance.now() - awaySince >= AWAY) throw error;
-          await sleep(PAUSES[Math.min(Math.floor(attempt / this.#clients.length), PAUSES.length - 1)], undefined, { signal: this.signal });
+          await sleep(PAUSES[Math.min(Math.floor(attempt / this.#clients.length), PAUSES.length - 1)], undefined, {
+            signal: this.signal,
+          });
         } else if (!isBeingTakenOver(error) || !(await this.#run.waitForAnother(fence.runGeneration, TAKEOVER))) {
           throw error;
         }

@@ -29,7 +29,15 @@ export function unary<I extends DescMessage, O extends DescMessage>(
   return new Promise((resolve, reject) => {
     const message = create(method.input, request);
     const done = answer(resolve, reject, () => release());
-    const call = client.makeUnaryRequest(pathOf(method), encoder(method.input), decoder(method.output), message, metadata, { deadline }, done);
+    const call = client.makeUnaryRequest(
+      pathOf(method),
+      encoder(method.input),
+      decoder(method.output),
+      message,
+      metadata,
+      { deadline },
+      done,
+    );
     const release = cancelWith(call, signal);
   });
 }
@@ -42,7 +50,14 @@ export function sendAll<I extends DescMessage, O extends DescMessage>(
 ): Promise<MessageShape<O>> {
   return new Promise((resolve, reject) => {
     const done = answer(resolve, reject, () => release());
-    const call = client.makeClientStreamRequest(pathOf(method), encoder(method.input), decoder(method.output), metadata, { deadline }, done);
+    const call = client.makeClientStreamRequest(
+      pathOf(method),
+      encoder(method.input),
+      decoder(method.output),
+      metadata,
+      { deadline },
+      done,
+    );
     const release = cancelWith(call, signal);
     for (const request of requests) call.write(create(method.input, request));
     call.end();
@@ -56,7 +71,14 @@ export async function* receive<I extends DescMessage, O extends DescMessage>(
   request: MessageInitShape<I>,
 ): AsyncGenerator<MessageShape<O>> {
   const message = create(method.input, request);
-  const call = client.makeServerStreamRequest(pathOf(method), encoder(method.input), decoder(method.output), message, metadata, { deadline });
+  const call = client.makeServerStreamRequest(
+    pathOf(method),
+    encoder(method.input),
+    decoder(method.output),
+    message,
+    metadata,
+    { deadline },
+  );
   const release = cancelWith(call, signal);
   try {
     yield* call as AsyncIterable<MessageShape<O>>;
@@ -78,7 +100,11 @@ function decoder<D extends DescMessage>(schema: D): (bytes: Buffer) => MessageSh
   return (bytes) => fromBinary(schema, bytes);
 }
 
-function answer<T>(resolve: (value: T) => void, reject: (error: Error) => void, release: () => void): grpc.requestCallback<T> {
+function answer<T>(
+  resolve: (value: T) => void,
+  reject: (error: Error) => void,
+  release: () => void,
+): grpc.requestCallback<T> {
   return (error, response) => {
     release();
     if (error !== null) reject(error);

@@ -5,7 +5,10 @@ import { status } from "@grpc/grpc-js";
 
 import type { Fence } from "../../gen/harness/common/v1/fence_pb.js";
 import { type PendingHead, PendingHeadSchema } from "../../gen/harness/event/v1/event_pb.js";
-import { ThreadStateService, type WritePartsRequestSchema } from "../../gen/harness/state/v1/thread_state_service_pb.js";
+import {
+  ThreadStateService,
+  type WritePartsRequestSchema,
+} from "../../gen/harness/state/v1/thread_state_service_pb.js";
 import { HarnessError } from "../errors.js";
 import { type FacadeAccess, isServiceError } from "./access.js";
 import { receive, sendAll, type Target, unary } from "./rpc.js";
@@ -52,7 +55,9 @@ export class ThreadState {
    */
   async writePart(bytes: Buffer, codec: string, key: string, replace: boolean): Promise<void> {
     if (bytes.length > MAX_PART_BYTES || this.#written.length >= MAX_PARTS) {
-      throw new HarnessError("persistence", "A run may write 64 parts of 8 MiB each.", { code: "state_too_large" });
+      throw new HarnessError("persistence", "A run may write 64 parts of 8 MiB each.", {
+        code: "state_too_large",
+      });
     }
     try {
       const { partRef } = await this.#required().call((target, fence) =>
@@ -78,7 +83,9 @@ export class ThreadState {
 
   #required(): FacadeAccess {
     if (this.#access !== undefined) return this.#access;
-    throw new HarnessError("persistence", "This run has no access to thread state.", { code: "state_facade_missing" });
+    throw new HarnessError("persistence", "This run has no access to thread state.", {
+      code: "state_facade_missing",
+    });
   }
 }
 
@@ -86,13 +93,17 @@ async function load(target: Target, fence: Fence): Promise<Head | undefined> {
   const parts: Uint8Array[][] = [];
   let head = { revision: 0, codec: "" };
   let bytes = 0;
-  for await (const { revision, codec, partIndex, chunk } of receive(target, ThreadStateService.method.loadHead, { fence })) {
+  for await (const { revision, codec, partIndex, chunk } of receive(target, ThreadStateService.method.loadHead, {
+    fence,
+  })) {
     head = { revision, codec: codec || head.codec };
     // No head, or one that no run has written parts for.
     if (codec === "") break;
     bytes += chunk.length;
     if (bytes > MAX_HEAD_BYTES || partIndex >= MAX_HEAD_PARTS) {
-      throw new HarnessError("persistence", "The conversation's state is too large to load.", { code: "state_too_large" });
+      throw new HarnessError("persistence", "The conversation's state is too large to load.", {
+        code: "state_too_large",
+      });
     }
     while (parts.length <= partIndex) parts.push([]);
     parts[partIndex]?.push(chunk);
@@ -100,7 +111,12 @@ async function load(target: Target, fence: Fence): Promise<Head | undefined> {
   return head.revision === 0 ? undefined : { ...head, parts: parts.map((chunks) => Buffer.concat(chunks)) };
 }
 
-function* pieces(fence: Fence, bytes: Buffer, codec: string, idempotencyKey: string): Generator<MessageInitShape<typeof WritePartsRequestSchema>> {
+function* pieces(
+  fence: Fence,
+  bytes: Buffer,
+  codec: string,
+  idempotencyKey: string,
+): Generator<MessageInitShape<typeof WritePartsRequestSchema>> {
   yield { fence, codec, idempotencyKey, chunk: bytes.subarray(0, CHUNK_BYTES) };
   for (let start = CHUNK_BYTES; start < bytes.length; start += CHUNK_BYTES) {
     yield { chunk: bytes.subarray(start, start + CHUNK_BYTES) };
@@ -110,8 +126,12 @@ function* pieces(fence: Fence, bytes: Buffer, codec: string, idempotencyKey: str
 function failed(what: "load" | "save", error: unknown): unknown {
   if (!isServiceError(error)) return error;
   const retryable = error.code === status.UNAVAILABLE || error.code === status.DEADLINE_EXCEEDED;
-  return new HarnessError("persistence", `The conversation's state could not be ${what === "load" ? "loaded" : "saved"}.`, {
-    code: `state_${what}_failed`,
-    retryable,
-  });
+  return new HarnessError(
+    "persistence",
+    `The conversation's state could not be ${what === "load" ? "loaded" : "saved"}.`,
+    {
+      code: `state_${what}_failed`,
+      retryable,
+    },
+  );
 }

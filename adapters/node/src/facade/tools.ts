@@ -38,12 +38,15 @@ export class Tools {
   /** Calls a tool. The same `toolCallId` with the same arguments is the same call, whose outcome is answered again. */
   async invoke(toolCallId: string, toolId: string, args: JsonObject): Promise<ToolAnswer> {
     if (this.#access === undefined) {
-      throw new HarnessError("configuration", "This run has no access to portable tools.", { code: "tools_unavailable" });
+      throw new HarnessError("configuration", "This run has no access to portable tools.", {
+        code: "tools_unavailable",
+      });
     }
     try {
       // A tool may take as long as the run.
       const { answer } = await this.#access.call(
-        (target, fence) => unary(target, ToolBrokerService.method.invokeTool, { fence, toolCallId, toolId, arguments: args }),
+        (target, fence) =>
+          unary(target, ToolBrokerService.method.invokeTool, { fence, toolCallId, toolId, arguments: args }),
         Number.POSITIVE_INFINITY,
       );
       if (answer.case === "completed") return { kind: "completed", completed: answer.value };

@@ -63,7 +63,12 @@ async function markUncertain(turn: Turn): Promise<void> {
 }
 
 /** One plain turn: session, answer word by word, usage, end. */
-export async function* stream(turn: Turn, message: string, greeting: string, durable: boolean): AsyncGenerator<EventDraft> {
+export async function* stream(
+  turn: Turn,
+  message: string,
+  greeting: string,
+  durable: boolean,
+): AsyncGenerator<EventDraft> {
   const memory = durable ? await recall(turn) : NOTHING;
   if (turn.nativeSessionId === "") yield events.sessionUpdated(sessionId(turn));
   const answer = answerTo(memory, message, greeting);

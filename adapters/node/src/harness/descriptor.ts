@@ -2,7 +2,13 @@
 
 import { create, type JsonObject } from "@bufbuild/protobuf";
 
-import { type Descriptor, DescriptorSchema, SessionIdStyle, ThreadStateStrategy, TrustBoundary } from "../../gen/harness/adapter/v1/descriptor_pb.js";
+import {
+  type Descriptor,
+  DescriptorSchema,
+  SessionIdStyle,
+  ThreadStateStrategy,
+  TrustBoundary,
+} from "../../gen/harness/adapter/v1/descriptor_pb.js";
 import { CapabilityLevel } from "../../gen/harness/common/v1/capability_pb.js";
 import { Placement } from "../../gen/harness/common/v1/placement_pb.js";
 
@@ -41,7 +47,10 @@ const CLAIMS: Readonly<Record<string, Claim>> = {
   "thread.durable_commit": [NATIVE, "Writes its state in every plain turn."],
   "thread.eviction_restore": [NATIVE, "Loads the committed head in every turn that needs it."],
   "interrupt.form_input": [NATIVE, "Asks what a script says, and goes on from thread state."],
-  "interrupt.tool_approval": [NATIVE, "Asks about the calls a script names, and about those that the tool broker holds back."],
+  "interrupt.tool_approval": [
+    NATIVE,
+    "Asks about the calls a script names, and about those that the tool broker holds back.",
+  ],
   "interrupt.multi_tool": [NATIVE, "One interrupt of a script asks about up to 32 calls."],
   "tool.mcp": [UNAVAILABLE, NOT_CONNECTED],
   "tool.builtin": [NATIVE, "Calls portable tools through the tool broker."],
@@ -74,7 +83,8 @@ const CLAIMS: Readonly<Record<string, Claim>> = {
 export const DESCRIPTOR: Descriptor = create(DescriptorSchema, {
   harnessId: "reference_node",
   displayName: "Reference harness in TypeScript",
-  description: "Deterministic, free and offline: it does what the message says, with no model behind it. Written from the contracts alone.",
+  description:
+    "Deterministic, free and offline: it does what the message says, with no model behind it. Written from the contracts alone.",
   adapterVersion: VERSION,
   contractVersions: [1],
   placements: [Placement.PROVIDER_MANAGED],
@@ -83,5 +93,7 @@ export const DESCRIPTOR: Descriptor = create(DescriptorSchema, {
   sessionIdStyle: SessionIdStyle.EVENT_ASSIGNED,
   optionsSchema: OPTIONS_SCHEMA,
   presentation: { order: ["greeting"] },
-  capabilities: Object.fromEntries(Object.entries(CLAIMS).map(([key, [level, explanation]]) => [key, { level, explanation }])),
+  capabilities: Object.fromEntries(
+    Object.entries(CLAIMS).map(([key, [level, explanation]]) => [key, { level, explanation }]),
+  ),
 });

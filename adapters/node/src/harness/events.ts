@@ -22,30 +22,62 @@ export const reasoning = (body: string, messageId: string, namespace: Namespace 
   draft({ case: "reasoningDelta", value: { messageId, text: body } }, namespace);
 
 /** Without `args` they follow as `toolArguments` fragments. */
-export const toolStarted = (toolCallId: string, toolName: string, args: JsonObject | undefined, namespace: Namespace = []): EventDraft =>
-  draft({ case: "toolStarted", value: { toolCallId, toolName, ...(args === undefined ? {} : { arguments: args }) } }, namespace);
+export const toolStarted = (
+  toolCallId: string,
+  toolName: string,
+  args: JsonObject | undefined,
+  namespace: Namespace = [],
+): EventDraft =>
+  draft(
+    { case: "toolStarted", value: { toolCallId, toolName, ...(args === undefined ? {} : { arguments: args }) } },
+    namespace,
+  );
 
 export const toolArguments = (toolCallId: string, delta: string, namespace: Namespace = []): EventDraft =>
   draft({ case: "toolArgumentsDelta", value: { toolCallId, delta } }, namespace);
 
-export const toolSucceeded = (toolCallId: string, result: JsonValue | undefined, namespace: Namespace = []): EventDraft =>
+export const toolSucceeded = (
+  toolCallId: string,
+  result: JsonValue | undefined,
+  namespace: Namespace = [],
+): EventDraft =>
   draft(
     {
       case: "toolCompleted",
-      value: { toolCallId, outcome: ToolOutcome.SUCCESS, ...(result === undefined ? {} : { result: fromJson(ValueSchema, result) }) },
+      value: {
+        toolCallId,
+        outcome: ToolOutcome.SUCCESS,
+        ...(result === undefined ? {} : { result: fromJson(ValueSchema, result) }),
+      },
     },
     namespace,
   );
 
-export const toolFailed = (toolCallId: string, code: string, message: string, retryable: boolean, namespace: Namespace = []): EventDraft =>
-  draft({ case: "toolCompleted", value: { toolCallId, outcome: ToolOutcome.ERROR, error: { code, message, retryable } } }, namespace);
+export const toolFailed = (
+  toolCallId: string,
+  code: string,
+  message: string,
+  retryable: boolean,
+  namespace: Namespace = [],
+): EventDraft =>
+  draft(
+    {
+      case: "toolCompleted",
+      value: { toolCallId, outcome: ToolOutcome.ERROR, error: { code, message, retryable } },
+    },
+    namespace,
+  );
 
 /** A call as the broker completed it. */
 export const toolCompleted = (completed: ToolCompleted, namespace: Namespace = []): EventDraft =>
   draft({ case: "toolCompleted", value: completed }, namespace);
 
-export const subagentStarted = (agentId: string, parentToolCallId: string, agentName: string, namespace: Namespace = []): EventDraft =>
-  draft({ case: "subagentStarted", value: { agentId, parentToolCallId, agentName } }, namespace);
+export const subagentStarted = (
+  agentId: string,
+  parentToolCallId: string,
+  agentName: string,
+  namespace: Namespace = [],
+): EventDraft => draft({ case: "subagentStarted", value: { agentId, parentToolCallId, agentName } }, namespace);
 
 export const subagentCompleted = (agentId: string, parentToolCallId: string, namespace: Namespace = []): EventDraft =>
   draft({ case: "subagentCompleted", value: { agentId, parentToolCallId, outcome: ToolOutcome.SUCCESS } }, namespace);
@@ -70,7 +102,13 @@ export const formRequested = (
   fields: MessageInitShape<typeof FormFieldSchema>[],
   namespace: Namespace = [],
 ): EventDraft =>
-  draft({ case: "interruptRequested", value: { interruptId, revision: 1, interruptType: InterruptType.FORM_INPUT, prompt, fields } }, namespace);
+  draft(
+    {
+      case: "interruptRequested",
+      value: { interruptId, revision: 1, interruptType: InterruptType.FORM_INPUT, prompt, fields },
+    },
+    namespace,
+  );
 
 export const approvalRequested = (
   interruptId: string,
@@ -79,6 +117,9 @@ export const approvalRequested = (
   namespace: Namespace = [],
 ): EventDraft =>
   draft(
-    { case: "interruptRequested", value: { interruptId, revision: 1, interruptType: InterruptType.TOOL_APPROVAL, prompt, toolApprovals } },
+    {
+      case: "interruptRequested",
+      value: { interruptId, revision: 1, interruptType: InterruptType.TOOL_APPROVAL, prompt, toolApprovals },
+    },
     namespace,
   );

@@ -1,13 +1,16 @@
 /** The reference harness: which of its behaviours a message asks for, and what one binding's runtime holds. */
 
-import type { JsonObject } from "@bufbuild/protobuf";
+import { create, type JsonObject } from "@bufbuild/protobuf";
 
 import { type AgentBlueprint, ThreadPersistence } from "../../gen/harness/common/v1/blueprint_pb.js";
 import { HealthStatus } from "../../gen/harness/common/v1/health_pb.js";
 import { Placement } from "../../gen/harness/common/v1/placement_pb.js";
-import type { PendingInterrupt, ResumeDecision, RuntimeContext } from "../../gen/harness/runtime/v1/runtime_pb.js";
-import { PendingInterruptSchema } from "../../gen/harness/runtime/v1/runtime_pb.js";
-import { create } from "@bufbuild/protobuf";
+import {
+  type PendingInterrupt,
+  PendingInterruptSchema,
+  type ResumeDecision,
+  type RuntimeContext,
+} from "../../gen/harness/runtime/v1/runtime_pb.js";
 import { HarnessError } from "../errors.js";
 import type { Finding, Harness, HarnessRuntime, Turn, Verdict } from "../host/contract.js";
 import type { EventStream } from "../host/run.js";
@@ -34,7 +37,11 @@ export class ReferenceHarness implements Harness {
     const issues: { path: string; code: string; message: string }[] = [];
     for (const name of Object.keys(options)) {
       if (name === "greeting") continue;
-      issues.push({ path: `harness.options.${name}`.slice(0, 512), code: "unknown_option", message: "This harness has no such option: remove it." });
+      issues.push({
+        path: `harness.options.${name}`.slice(0, 512),
+        code: "unknown_option",
+        message: "This harness has no such option: remove it.",
+      });
     }
     const message = greetingProblem(options["greeting"]);
     if (message !== undefined) issues.push({ path: "harness.options.greeting", code: "invalid_option", message });
@@ -71,7 +78,8 @@ class ReferenceRuntime implements HarnessRuntime {
   prepare(): Promise<void> {
     const greeting = this.#options["greeting"] ?? "";
     const problem = greetingProblem(greeting);
-    if (problem !== undefined) return Promise.reject(new HarnessError("configuration", `The option greeting is wrong: ${problem}`));
+    if (problem !== undefined)
+      return Promise.reject(new HarnessError("configuration", `The option greeting is wrong: ${problem}`));
     this.#greeting = String(greeting);
     return Promise.resolve();
   }
@@ -80,7 +88,8 @@ class ReferenceRuntime implements HarnessRuntime {
     const asked = parse(turn.message);
     this.#pause = undefined;
     if (asked.kind === "burst") yield* burst.stream(asked, turn.signal);
-    else if (asked.kind === "plain") yield* conversation.stream(turn, asked.text, this.#greeting, this.#setting.durable);
+    else if (asked.kind === "plain")
+      yield* conversation.stream(turn, asked.text, this.#greeting, this.#setting.durable);
     else yield* script.stream(turn, asked, this.#setting);
   }
 

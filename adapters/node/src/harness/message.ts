@@ -43,7 +43,8 @@ export function parse(message: string): Plain | Burst | Scripted {
   const fields = instruction(message);
   if (fields === undefined) return { kind: "plain", text: message };
   if (fields["n"] !== undefined) return burst(fields);
-  if (fields["script"] !== undefined) return { kind: "script", scripts: [script(fields["script"], "script", 0)], perTurn: false };
+  if (fields["script"] !== undefined)
+    return { kind: "script", scripts: [script(fields["script"], "script", 0)], perTurn: false };
   const scripts = fields["scripts"];
   if (scripts === undefined) return { kind: "plain", text: message };
   if (!Array.isArray(scripts) || scripts.length === 0 || scripts.length > MAX_SCRIPTS) {
@@ -56,9 +57,23 @@ export function isObject(value: JsonValue | undefined): value is JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
+/** The text at `name`; empty if there is none. */
+export function stringOf(object: JsonObject, name: string): string {
+  const value: JsonValue | undefined = object[name];
+  return typeof value === "string" ? value : "";
+}
+
+/** The object that is the value of a step. */
+export function objectOf(step: Step, name: string): JsonObject {
+  const value = step[name];
+  if (isObject(value)) return value;
+  throw new HarnessError("configuration", `The step \`${name}\` needs an object.`, { code: "step_invalid" });
+}
+
 /** `value` if it is a number from `least` to `most`. */
 export function numberIn(value: JsonValue | undefined, name: string, least: number, most: number): number {
-  if (typeof value !== "number" || !(least <= value && value <= most)) throw wrong(name, `a number from ${least} to ${most}`);
+  if (typeof value !== "number" || !(least <= value && value <= most))
+    throw wrong(name, `a number from ${least} to ${most}`);
   return value;
 }
 
@@ -95,7 +110,10 @@ function script(value: JsonValue, where: string, depth: number): Script {
     if (!isObject(step)) throw wrong(where, "made of objects, one a step");
     const agent = step["subagent"];
     if (!isObject(agent)) return step;
-    return { ...step, subagent: { ...agent, script: [...script(agent["script"] ?? [], "subagent.script", depth + 1)] } };
+    return {
+      ...step,
+      subagent: { ...agent, script: [...script(agent["script"] ?? [], "subagent.script", depth + 1)] },
+    };
   });
 }
 

@@ -3,7 +3,13 @@
 import { fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 
 import type { EventDraft } from "../../gen/harness/event/v1/event_pb.js";
-import { ApprovalDecisionKind, type FormField, FormFieldSchema, type ToolApproval, ToolApprovalSchema } from "../../gen/harness/event/v1/payload_pb.js";
+import {
+  ApprovalDecisionKind,
+  type FormField,
+  FormFieldSchema,
+  type ToolApproval,
+  ToolApprovalSchema,
+} from "../../gen/harness/event/v1/payload_pb.js";
 import type { ResumeDecision, ToolDecision } from "../../gen/harness/runtime/v1/runtime_pb.js";
 import { HarnessError } from "../errors.js";
 import * as events from "./events.js";
@@ -23,7 +29,8 @@ export interface WaitingCall {
 }
 
 /** What was asked: the values of a form, or decisions on calls, each with the kinds allowed. */
-export type Asked = { readonly form: true } | { readonly calls: Readonly<Record<string, readonly ApprovalDecisionKind[]>> };
+export type Asked =
+  { readonly form: true } | { readonly calls: Readonly<Record<string, readonly ApprovalDecisionKind[]>> };
 
 /** Where a script stopped. */
 export interface Halt {
@@ -50,7 +57,11 @@ export function isPause(document: unknown): document is Pause {
 }
 
 /** The event of an `interrupt` step, and what is kept of it: a form, or calls to be approved. */
-export function requested(step: JsonObject, defaultId: string, namespace: events.Namespace): { draft: EventDraft; halt: Halt } {
+export function requested(
+  step: JsonObject,
+  defaultId: string,
+  namespace: events.Namespace,
+): { draft: EventDraft; halt: Halt } {
   const fields = isObject(step["interrupt"]) ? step["interrupt"] : {};
   const interruptId = typeof fields["id"] === "string" && fields["id"] !== "" ? fields["id"] : defaultId;
   const prompt = typeof fields["prompt"] === "string" ? fields["prompt"] : "";
@@ -74,15 +85,26 @@ export function askedAbout(approvals: readonly ToolApproval[]): Asked {
 /** Refuses a decision on another interrupt than the one that waits, or of a kind that was not asked for (I25). */
 export function checkDecision(pause: Pause, decision: ResumeDecision): void {
   if (pause.runId !== decision.interruptedRunId || pause.interruptId !== decision.interruptId) {
-    throw new HarnessError("configuration", "The decision is on another interrupt than the conversation's.", { code: "interrupt_unknown" });
+    throw new HarnessError("configuration", "The decision is on another interrupt than the conversation's.", {
+      code: "interrupt_unknown",
+    });
   }
   const { answer } = decision;
   if (answer.case === "dismiss") return;
-  const fits = "form" in pause.asked ? answer.case === "formValues" : answer.case === "toolDecisions" && decides(pause.asked.calls, answer.value.decisions);
-  if (!fits) throw new HarnessError("configuration", "The decision is not of a kind that the interrupt allows.", { code: "decision_invalid" });
+  const fits =
+    "form" in pause.asked
+      ? answer.case === "formValues"
+      : answer.case === "toolDecisions" && decides(pause.asked.calls, answer.value.decisions);
+  if (!fits)
+    throw new HarnessError("configuration", "The decision is not of a kind that the interrupt allows.", {
+      code: "decision_invalid",
+    });
 }
 
-function decides(calls: Readonly<Record<string, readonly ApprovalDecisionKind[]>>, decisions: readonly ToolDecision[]): boolean {
+function decides(
+  calls: Readonly<Record<string, readonly ApprovalDecisionKind[]>>,
+  decisions: readonly ToolDecision[],
+): boolean {
   const decided = new Set(decisions.map((one) => one.toolCallId));
   const eachOnce = decided.size === decisions.length && decided.size === Object.keys(calls).length;
   return eachOnce && decisions.every((one) => calls[one.toolCallId]?.includes(kindOf(one)));
@@ -113,7 +135,9 @@ function plain(decision: ResumeDecision | undefined): JsonValue {
     case "formValues":
       return { form: decision.answer.value };
     case "toolDecisions":
-      return { calls: Object.fromEntries(decision.answer.value.decisions.map((call) => [call.toolCallId, one(call)])) };
+      return {
+        calls: Object.fromEntries(decision.answer.value.decisions.map((call) => [call.toolCallId, one(call)])),
+      };
     case "dismiss":
       return { dismiss: true };
   }

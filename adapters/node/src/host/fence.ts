@@ -37,6 +37,10 @@ export function checkRun(fence: Fence): void {
     ...(fence.runGeneration === 0 ? ["run_generation"] : []),
   ];
   if (missing.length === 0) return;
-  const issues = missing.map((name) => ({ path: `fence.${name}`, code: "required", message: "A call about a run names it." }));
+  const issues = missing.map((name) => ({
+    path: `fence.${name}`,
+    code: "required",
+    message: "A call about a run names it.",
+  }));
   throw refusal.invalid(`The fence names no run: ${missing.join(", ")} is missing.`, issues);
 }

@@ -54,8 +54,10 @@ export class Lifecycle {
   accept(draft: EventDraft): EventDraft[] {
     const kind = draft.payload?.kind.case;
     if (kind === undefined) throw new ProtocolViolation(7, "malformed", "an event has no known payload");
-    if (this.#ended) throw new ProtocolViolation(1, "after_terminal", `${wireName(kind)} came after the terminal event`);
-    if (kind === "runStarted") throw new ProtocolViolation(1, "run_started", "run.started is written by the engine alone");
+    if (this.#ended)
+      throw new ProtocolViolation(1, "after_terminal", `${wireName(kind)} came after the terminal event`);
+    if (kind === "runStarted")
+      throw new ProtocolViolation(1, "run_started", "run.started is written by the engine alone");
     const pieces = splitDelta(sanitised(draft));
     for (const piece of pieces) checkAlone(piece, kind);
     this.#checkPlace(draft, kind);
@@ -85,7 +87,10 @@ export class Lifecycle {
     const namespace = pathOf(draft.namespace);
     switch (payload?.case) {
       case "toolStarted":
-        return this.#startCall(payload.value.toolCallId, { namespace, arguments: payload.value.arguments === undefined ? "" : undefined });
+        return this.#startCall(payload.value.toolCallId, {
+          namespace,
+          arguments: payload.value.arguments === undefined ? "" : undefined,
+        });
       case "toolArgumentsDelta":
         return this.#extendArguments(this.#openCall(payload.value.toolCallId, namespace), payload.value.delta);
       case "toolCompleted":
@@ -93,11 +98,19 @@ export class Lifecycle {
       case "subagentStarted":
         return this.#openNamespace([...draft.namespace, payload.value.agentId], payload.value.parentToolCallId);
       case "subagentCompleted":
-        return this.#closeNamespace(pathOf([...draft.namespace, payload.value.agentId]), payload.value.parentToolCallId);
+        return this.#closeNamespace(
+          pathOf([...draft.namespace, payload.value.agentId]),
+          payload.value.parentToolCallId,
+        );
       case "interruptRequested":
         for (const { toolCallId } of payload.value.toolApprovals) {
           // I25: a call that waits for approval has not started.
-          if (this.#isKnown(toolCallId)) throw new ProtocolViolation(4, "approval_started", "interrupt.requested asks about a call that has started");
+          if (this.#isKnown(toolCallId))
+            throw new ProtocolViolation(
+              4,
+              "approval_started",
+              "interrupt.requested asks about a call that has started",
+            );
         }
         this.#interrupt = payload.value.interruptId;
         return;
@@ -116,15 +129,19 @@ export class Lifecycle {
   }
 
   #startCall(callId: string, call: OpenCall): void {
-    if (this.#isKnown(callId)) throw new ProtocolViolation(2, "call_started_twice", "tool.started names a call that has already started");
-    if (this.#calls.size >= MAX_OPEN_CALLS) throw new ProtocolViolation(7, "too_many_calls", `more than ${MAX_OPEN_CALLS} tool calls are open`);
+    if (this.#isKnown(callId))
+      throw new ProtocolViolation(2, "call_started_twice", "tool.started names a call that has already started");
+    if (this.#calls.size >= MAX_OPEN_CALLS)
+      throw new ProtocolViolation(7, "too_many_calls", `more than ${MAX_OPEN_CALLS} tool calls are open`);
     this.#calls.set(callId, call);
   }
 
   #openCall(callId: string, namespace: string): OpenCall {
     const call = this.#calls.get(callId);
-    if (call === undefined) throw new ProtocolViolation(2, "call_not_open", "an event names a tool call that is not open");
-    if (call.namespace !== namespace) throw new ProtocolViolation(3, "other_namespace", "an event is in another namespace than its call");
+    if (call === undefined)
+      throw new ProtocolViolation(2, "call_not_open", "an event names a tool call that is not open");
+    if (call.namespace !== namespace)
+      throw new ProtocolViolation(3, "other_namespace", "an event is in another namespace than its call");
     return call;
   }
 
@@ -134,7 +151,11 @@ export class Lifecycle {
     }
     const joined = call.arguments + fragment;
     if (Buffer.byteLength(joined) > ARGUMENTS_BYTES) {
-      throw new ProtocolViolation(7, "too_large", `the joined arguments of a tool call are over ${ARGUMENTS_BYTES} bytes`);
+      throw new ProtocolViolation(
+        7,
+        "too_large",
+        `the joined arguments of a tool call are over ${ARGUMENTS_BYTES} bytes`,
+      );
     }
     call.arguments = joined;
   }
@@ -158,7 +179,8 @@ export class Lifecycle {
     if ([...this.#namespaces.keys()].some((open) => open === agent || open.endsWith(`/${agent}`))) {
       throw new ProtocolViolation(3, "namespace_open", "subagent.started names a subagent that is already open");
     }
-    if (this.#namespaces.size >= MAX_OPEN_NAMESPACES) throw new ProtocolViolation(7, "too_many_namespaces", "too many subagents are open");
+    if (this.#namespaces.size >= MAX_OPEN_NAMESPACES)
+      throw new ProtocolViolation(7, "too_many_namespaces", "too many subagents are open");
     this.#namespaces.set(pathOf(path), parentCall);
   }
 
@@ -245,7 +267,9 @@ type DeltaInit =
 function cut(draft: EventDraft, text: string, piece: (text: string) => DeltaInit): EventDraft[] {
   if (text === "") return [];
   if (text.length * 3 <= DELTA_BYTES || Buffer.byteLength(text) <= DELTA_BYTES) return [draft];
-  return [...split(text, DELTA_BYTES)].map((part) => create(EventDraftSchema, { namespace: draft.namespace, payload: { kind: piece(part) } }));
+  return [...split(text, DELTA_BYTES)].map((part) =>
+    create(EventDraftSchema, { namespace: draft.namespace, payload: { kind: piece(part) } }),
+  );
 }
 
 /** Refuses a draft that may not enter a log, whatever came before it (rule 7). */
@@ -258,7 +282,8 @@ function checkAlone(draft: EventDraft, kind: Kind): void {
   }
   const [first] = violations(EventDraftSchema, draft);
   // Only the path of the field is told; the value is the event's content.
-  if (first !== undefined) throw new ProtocolViolation(7, "malformed", `${what} is malformed at ${first.path || "the event"}`);
+  if (first !== undefined)
+    throw new ProtocolViolation(7, "malformed", `${what} is malformed at ${first.path || "the event"}`);
   if ((draft.nativeSessionId !== "") !== (kind === "sessionUpdated")) {
     throw new ProtocolViolation(7, "private_field", `${what} carries a native session id, or needs one`);
   }
@@ -279,12 +304,14 @@ function checkStructures(draft: EventDraft, what: string): void {
   const malformed = (message: string): ProtocolViolation => new ProtocolViolation(7, "malformed", `${what} ${message}`);
   switch (payload?.case) {
     case "toolStarted":
-      if (payload.value.arguments !== undefined) checkObject(payload.value.arguments, `${what} arguments`, ARGUMENTS_BYTES);
+      if (payload.value.arguments !== undefined)
+        checkObject(payload.value.arguments, `${what} arguments`, ARGUMENTS_BYTES);
       return;
     case "toolCompleted": {
       const { error, outcome, result, resultRef } = payload.value;
       if (result !== undefined) checkResult(toJson(ValueSchema, result), `${what} result`);
-      if ((error !== undefined) !== (outcome === ToolOutcome.ERROR)) throw malformed("has an error exactly if its outcome is `error`");
+      if ((error !== undefined) !== (outcome === ToolOutcome.ERROR))
+        throw malformed("has an error exactly if its outcome is `error`");
       if (resultRef !== "" && result !== undefined) throw malformed("has both a result and a reference to one");
       return;
     }

@@ -57,29 +57,50 @@ export const staleLease = (message: string): Refusal =>
   new Refusal(status.FAILED_PRECONDITION, "STALE_LEASE", message, { category: "authorization" });
 
 export const runtimeUnknown = (): Refusal =>
-  new Refusal(status.NOT_FOUND, "runtime_unknown", "No runtime of this binding, epoch and generation is here; create it first.", {
-    category: "unavailable",
-  });
+  new Refusal(
+    status.NOT_FOUND,
+    "runtime_unknown",
+    "No runtime of this binding, epoch and generation is here; create it first.",
+    {
+      category: "unavailable",
+    },
+  );
 
 /** What was started in a runtime that is gone may have had effects: no run of it is started again (I11). */
 export const runtimeGone = (): Refusal =>
-  new Refusal(status.NOT_FOUND, "runtime_gone", "The runtime of this binding, epoch and generation was here and is no more.", {
-    category: "unavailable",
-  });
+  new Refusal(
+    status.NOT_FOUND,
+    "runtime_gone",
+    "The runtime of this binding, epoch and generation was here and is no more.",
+    {
+      category: "unavailable",
+    },
+  );
 
 export const runUnknown = (): Refusal =>
   new Refusal(status.NOT_FOUND, "run_unknown", "This runtime knows nothing of the run.", { category: "unavailable" });
 
 export const runCancelled = (): Refusal =>
-  new Refusal(status.FAILED_PRECONDITION, "run_cancelled", "The run was cancelled before it started.", { category: "cancelled" });
-
-export const incarnationMismatch = (): Refusal =>
-  new Refusal(status.FAILED_PRECONDITION, "incarnation_mismatch", "The run was issued to another incarnation of this process.", {
-    category: "unavailable",
+  new Refusal(status.FAILED_PRECONDITION, "run_cancelled", "The run was cancelled before it started.", {
+    category: "cancelled",
   });
 
+export const incarnationMismatch = (): Refusal =>
+  new Refusal(
+    status.FAILED_PRECONDITION,
+    "incarnation_mismatch",
+    "The run was issued to another incarnation of this process.",
+    {
+      category: "unavailable",
+    },
+  );
+
 export const capacity = (message: string): Refusal =>
-  new Refusal(status.RESOURCE_EXHAUSTED, "capacity", message, { category: "capacity", retryable: true, retryAfter: 1 });
+  new Refusal(status.RESOURCE_EXHAUSTED, "capacity", message, {
+    category: "capacity",
+    retryable: true,
+    retryAfter: 1,
+  });
 
 export const busy = (): Refusal =>
   new Refusal(status.ABORTED, "operation_in_progress", "A run or another operation is at work in this runtime.", {
@@ -88,19 +109,31 @@ export const busy = (): Refusal =>
   });
 
 export const stopping = (): Refusal =>
-  new Refusal(status.UNAVAILABLE, "unavailable", "This host is stopping.", { category: "unavailable", retryable: true });
+  new Refusal(status.UNAVAILABLE, "unavailable", "This host is stopping.", {
+    category: "unavailable",
+    retryable: true,
+  });
 
 export const offsetForgotten = (oldest: number): Refusal =>
-  new Refusal(status.OUT_OF_RANGE, "offset_forgotten", `Drafts before offset ${oldest} were acknowledged and are forgotten.`, {
+  new Refusal(
+    status.OUT_OF_RANGE,
+    "offset_forgotten",
+    `Drafts before offset ${oldest} were acknowledged and are forgotten.`,
+    {
+      category: "protocol",
+    },
+  );
+
+export const offsetAhead = (last: number): Refusal =>
+  new Refusal(status.OUT_OF_RANGE, "offset_ahead", `The run has no draft after offset ${last}.`, {
     category: "protocol",
   });
 
-export const offsetAhead = (last: number): Refusal =>
-  new Refusal(status.OUT_OF_RANGE, "offset_ahead", `The run has no draft after offset ${last}.`, { category: "protocol" });
-
 /** A younger stream of the run took over; this is not the end of the run. */
 export const streamSuperseded = (): Refusal =>
-  new Refusal(status.ABORTED, "stream_superseded", "A younger stream of this run took over.", { category: "unavailable" });
+  new Refusal(status.ABORTED, "stream_superseded", "A younger stream of this run took over.", {
+    category: "unavailable",
+  });
 
 export const invalid = (message: string, issues: readonly FieldIssue[] = []): Refusal =>
   new Refusal(status.INVALID_ARGUMENT, "invalid_request", message, { category: "configuration", issues });
@@ -109,4 +142,6 @@ export const mismatch = (message: string): Refusal =>
   new Refusal(status.FAILED_PRECONDITION, "WORKER_MISMATCH", message, { category: "configuration" });
 
 export const unauthenticated = (): Refusal =>
-  new Refusal(status.UNAUTHENTICATED, "unauthenticated", "A valid bearer token is needed.", { category: "authentication" });
+  new Refusal(status.UNAUTHENTICATED, "unauthenticated", "A valid bearer token is needed.", {
+    category: "authentication",
+  });

@@ -117,7 +117,8 @@ export class Registry {
     if (known !== undefined) return known;
     if (this.#cancelled.has(keyOf(fence))) throw refusal.runCancelled(); // I12
     if (this.stopping) throw refusal.stopping();
-    if (this.#active.size >= this.limits.maxRuns) throw refusal.capacity(`This host works on ${this.limits.maxRuns} runs already.`);
+    if (this.#active.size >= this.limits.maxRuns)
+      throw refusal.capacity(`This host works on ${this.limits.maxRuns} runs already.`);
     const run = slot.admit(fence, turn, decision, (ended) => this.#onReleased(ended));
     this.#active.add(run);
     return run;
@@ -153,7 +154,8 @@ export class Registry {
   async drain(milliseconds: number): Promise<void> {
     this.stopping = true;
     const end = performance.now() + milliseconds;
-    while (this.#active.size > 0 && performance.now() < end) await this.#released.wait(undefined, end - performance.now());
+    while (this.#active.size > 0 && performance.now() < end)
+      await this.#released.wait(undefined, end - performance.now());
     if (this.#active.size > 0) log("warning", "runs_cut_off", { count: this.#active.size });
     await Promise.all([...this.#active].map((run) => run.stop(CancelReason.SHUTDOWN, 1_000)));
   }

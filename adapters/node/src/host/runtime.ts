@@ -4,7 +4,12 @@ import { timestampMs } from "@bufbuild/protobuf/wkt";
 
 import type { Fence } from "../../gen/harness/common/v1/fence_pb.js";
 import { CancelReason } from "../../gen/harness/event/v1/payload_pb.js";
-import type { PendingInterrupt, ResumeDecision, RuntimeContext, TurnInput } from "../../gen/harness/runtime/v1/runtime_pb.js";
+import type {
+  PendingInterrupt,
+  ResumeDecision,
+  RuntimeContext,
+  TurnInput,
+} from "../../gen/harness/runtime/v1/runtime_pb.js";
 import { FacadeAccess } from "../facade/access.js";
 import type { FacadeChannels } from "../facade/channels.js";
 import { ThreadState } from "../facade/thread.js";
@@ -37,7 +42,13 @@ export class RuntimeSlot {
   #ready: Promise<void> | undefined;
   #restarting = false;
 
-  constructor(bindingId: string, harness: HarnessRuntime, context: RuntimeContext, channels: FacadeChannels, memory: DraftMemory) {
+  constructor(
+    bindingId: string,
+    harness: HarnessRuntime,
+    context: RuntimeContext,
+    channels: FacadeChannels,
+    memory: DraftMemory,
+  ) {
     this.bindingId = bindingId;
     this.#harness = harness;
     this.#context = context;
@@ -71,7 +82,11 @@ export class RuntimeSlot {
     if (fence.turn <= this.#turn) throw refusal.staleLease("A younger turn has reached this runtime.");
     if (this.#restarting) throw refusal.busy();
     const deadline = turn.deadline === undefined ? Date.now() : timestampMs(turn.deadline);
-    const run = new Run({ runId: fence.runId, turn: fence.turn, generation: fence.runGeneration, deadline }, this.#flow, this.#memory);
+    const run = new Run(
+      { runId: fence.runId, turn: fence.turn, generation: fence.runGeneration, deadline },
+      this.#flow,
+      this.#memory,
+    );
     const older = this.#run;
     if (older !== undefined) this.#remember(older);
     this.#turn = fence.turn;
@@ -89,7 +104,10 @@ export class RuntimeSlot {
   async #open(older: Run | undefined, turn: Turn, decision: ResumeDecision | undefined): Promise<EventStream> {
     if (older?.working) {
       await older.stop(CancelReason.SUPERSEDED, SUPERSEDE_GRACE);
-      if (older.working) throw new HarnessError("unavailable", "The runtime's older turn does not stop.", { code: "runtime_stuck" });
+      if (older.working)
+        throw new HarnessError("unavailable", "The runtime's older turn does not stop.", {
+          code: "runtime_stuck",
+        });
     }
     await this.initialize();
     const stream = decision === undefined ? this.#harness.stream(turn) : this.#harness.resume(turn, decision);
@@ -110,10 +128,17 @@ export class RuntimeSlot {
   }
 
   #access(audience: string, run: Run, fence: Fence, turn: TurnInput): FacadeAccess | undefined {
-    const addresses = this.#context.facades.filter((facade) => facade.audience === audience).map((facade) => facade.address);
+    const addresses = this.#context.facades
+      .filter((facade) => facade.audience === audience)
+      .map((facade) => facade.address);
     const token = turn.tokens.find((each) => each.audience === audience)?.value;
     if (addresses.length === 0 || token === undefined) return undefined;
-    return new FacadeAccess(addresses.map((address) => () => this.#channels.client(address)), fence, token, run);
+    return new FacadeAccess(
+      addresses.map((address) => () => this.#channels.client(address)),
+      fence,
+      token,
+      run,
+    );
   }
 
   #remember(run: Run): void {

@@ -25,7 +25,12 @@ export function runtimeHandlers(registry: Registry): Handlers<typeof RuntimeServ
     },
 
     async *resumeRun({ fence, incarnation, turn, decision }, call) {
-      const run = registry.start({ fence: required(fence), incarnation, turn: required(turn), decision: required(decision) });
+      const run = registry.start({
+        fence: required(fence),
+        incarnation,
+        turn: required(turn),
+        decision: required(decision),
+      });
       for await (const batch of run.follow(run.acked, call.signal)) yield { batch };
     },
 
@@ -81,4 +86,3 @@ export function required<T>(message: T | undefined): T {
 function milliseconds(duration: Duration): number {
   return Math.max(0, Number(duration.seconds) * 1000 + duration.nanos / 1e6);
 }
-

@@ -76,7 +76,8 @@ export function definitionOf(service: DescService): grpc.ServiceDefinition {
 }
 
 function methodDefinition(method: DescMethod): grpc.MethodDefinition<unknown, unknown> {
-  const encode = (schema: DescMessage) => (message: unknown) => Buffer.from(toBinary(schema, message as MessageShape<DescMessage>));
+  const encode = (schema: DescMessage) => (message: unknown) =>
+    Buffer.from(toBinary(schema, message as MessageShape<DescMessage>));
   const decode = (schema: DescMessage) => (bytes: Buffer) => {
     try {
       return fromBinary(schema, bytes);
@@ -97,12 +98,20 @@ function methodDefinition(method: DescMethod): grpc.MethodDefinition<unknown, un
 }
 
 /** Serves `service`, of unary and server-streaming methods, with `handlers`. */
-export function addService<S extends DescService>(server: grpc.Server, service: S, handlers: Handlers<S>, guard: Guard): void {
+export function addService<S extends DescService>(
+  server: grpc.Server,
+  service: S,
+  handlers: Handlers<S>,
+  guard: Guard,
+): void {
   const named = handlers as unknown as Record<string, AnyHandler>;
   const implementation = service.methods.map((method) => {
     const handler = named[method.localName];
     if (handler === undefined) throw new Error(`${method.name} has no handler`);
-    return [method.name, method.methodKind === "server_streaming" ? streaming(method, handler, guard) : unary(method, handler, guard)];
+    return [
+      method.name,
+      method.methodKind === "server_streaming" ? streaming(method, handler, guard) : unary(method, handler, guard),
+    ];
   });
   server.addService(definitionOf(service), Object.fromEntries(implementation) as grpc.UntypedServiceImplementation);
 }
@@ -111,7 +120,10 @@ function unary(method: DescMethod, handler: AnyHandler, guard: Guard): grpc.hand
   return (call, callback) => {
     const answer = async (): Promise<unknown> => {
       guard.admit(call.metadata);
-      return create(method.output, (await handler(checked(method, call.request), contextOf(call))) as MessageInitShape<DescMessage>);
+      return create(
+        method.output,
+        (await handler(checked(method, call.request), contextOf(call))) as MessageInitShape<DescMessage>,
+      );
     };
     answer().then(
       (response) => callback(null, response),
@@ -120,7 +132,11 @@ function unary(method: DescMethod, handler: AnyHandler, guard: Guard): grpc.hand
   };
 }
 
-function streaming(method: DescMethod, handler: AnyHandler, guard: Guard): grpc.handleServerStreamingCall<unknown, unknown> {
+function streaming(
+  method: DescMethod,
+  handler: AnyHandler,
+  guard: Guard,
+): grpc.handleServerStreamingCall<unknown, unknown> {
   return (call) => {
     const context = contextOf(call);
     const answer = async (): Promise<void> => {
@@ -166,7 +182,11 @@ function contextOf(call: grpc.ServerUnaryCall<unknown, unknown> | grpc.ServerWri
 /** The request; a refusal that names every malformed field of it, and none of the values. */
 function checked(method: DescMethod, request: unknown): MessageShape<DescMessage> {
   if (request === UNREADABLE) {
-    const issue = { path: "", code: "malformed_message", message: "The bytes are no message of the request's type." };
+    const issue = {
+      path: "",
+      code: "malformed_message",
+      message: "The bytes are no message of the request's type.",
+    };
     throw refusal.invalid("The request cannot be read.", [issue]);
   }
   const issues = violations(method.input, request as MessageShape<DescMessage>);

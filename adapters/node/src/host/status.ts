@@ -4,7 +4,12 @@ import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { anyPack, anyUnpack, type Duration, DurationSchema } from "@bufbuild/protobuf/wkt";
 import * as grpc from "@grpc/grpc-js";
 
-import { BadRequestSchema, type ErrorInfo, ErrorInfoSchema, RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
+import {
+  BadRequestSchema,
+  type ErrorInfo,
+  ErrorInfoSchema,
+  RetryInfoSchema,
+} from "../../gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
 import type { Refusal } from "./refusal.js";
 
@@ -17,14 +22,22 @@ export function statusOf(refusal: Refusal): grpc.StatusObject & Error {
   const details = [
     anyPack(
       ErrorInfoSchema,
-      create(ErrorInfoSchema, { reason: refusal.reason, domain: DOMAIN, metadata: { category, retryable: String(retryable) } }),
+      create(ErrorInfoSchema, {
+        reason: refusal.reason,
+        domain: DOMAIN,
+        metadata: { category, retryable: String(retryable) },
+      }),
     ),
   ];
   if (retryAfter !== undefined) {
     details.push(anyPack(RetryInfoSchema, create(RetryInfoSchema, { retryDelay: duration(retryAfter) })));
   }
   if (issues.length > 0) {
-    const fieldViolations = issues.map(({ path, code, message }) => ({ field: path, reason: code, description: message }));
+    const fieldViolations = issues.map(({ path, code, message }) => ({
+      field: path,
+      reason: code,
+      description: message,
+    }));
     details.push(anyPack(BadRequestSchema, create(BadRequestSchema, { fieldViolations })));
   }
   const status = create(StatusSchema, { code: refusal.code, message: refusal.message, details });

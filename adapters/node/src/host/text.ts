@@ -14,7 +14,7 @@ export function cleaned(text: string): string {
 /** Pieces of `text`, in order, each at most `limit` bytes of UTF-8 (at least 4), no character cut. */
 export function* split(text: string, limit: number): Generator<string> {
   const bytes = Buffer.from(text, "utf8");
-  for (let start = 0; start < bytes.length; ) {
+  for (let start = 0; start < bytes.length;) {
     let end = Math.min(start + limit, bytes.length);
     // 0b10xxxxxx continues a character: the piece ends before the character it belongs to.
     while (end < bytes.length && ((bytes[end] ?? 0) & 0xc0) === 0x80) end -= 1;
