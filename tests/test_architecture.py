@@ -19,6 +19,7 @@ PACKAGES = (
     "adapters.sdk",
     "adapters.reference",
     "cli",
+    "conformance",
 )
 
 
@@ -49,6 +50,9 @@ def test_the_empty_layout_keeps_every_contract(layout: Path) -> None:
         ("adapters.unlisted", "", "adapters stand on the SDK"),
         ("cli.up", "import services.catalog", "the command starts services"),
         ("cli.up", "import adapters.reference", "the command starts services"),
+        ("conformance.plane", "import adapters.sdk", "the certification kit speaks the contracts"),
+        ("conformance.plane", "import services.common", "the certification kit speaks the contracts"),
+        ("adapters.sdk.serve", "import conformance", "services and adapters do not need the certification kit"),
         ("services.runs.executor", "import grpc", "domain modules hold no wire"),
         ("services.runs.executor", "from redis.asyncio import Redis", "domain modules hold no wire"),
         ("services.sessions.slot", "import sqlite3", "domain modules hold no wire"),
