@@ -50,7 +50,7 @@ export class Lifecycle {
     return this.#ended;
   }
 
-  /** Nothing for an empty delta, pieces for a delta that is too long, otherwise the draft. */
+  /** Nothing for an empty delta, pieces of one that is too long, a terminal behind what closes all that is open; otherwise the draft. */
   accept(draft: EventDraft): EventDraft[] {
     const kind = draft.payload?.kind.case;
     if (kind === undefined) throw new ProtocolViolation(7, "malformed", "an event has no known payload");
@@ -62,8 +62,28 @@ export class Lifecycle {
     for (const piece of pieces) checkAlone(piece, kind);
     this.#checkPlace(draft, kind);
     this.#apply(draft);
-    if (TERMINALS.has(kind)) this.#ended = true;
-    return pieces;
+    if (!TERMINALS.has(kind)) return pieces;
+    this.#ended = true;
+    return [...this.#closings(kind), ...pieces];
+  }
+
+  /** Completions for all that a terminal finds open, the innermost and youngest first; never a success (rules 2 and 3). */
+  #closings(terminal: Kind): EventDraft[] {
+    const failed = terminal === "runFailed";
+    const calls = [...this.#calls].reverse();
+    const closed: EventDraft[] = [];
+    const closeCalls = (path: string): void => {
+      for (const [callId, call] of calls) {
+        if (call.namespace === path) closed.push(closedCall(callId, segmentsOf(path), failed));
+      }
+    };
+    // A namespace opened later is never the parent of one opened earlier.
+    for (const [path, parentCall] of [...this.#namespaces].reverse()) {
+      closeCalls(path);
+      closed.push(closedNamespace(segmentsOf(path), parentCall, failed));
+    }
+    closeCalls("");
+    return closed;
   }
 
   #checkPlace(draft: EventDraft, kind: Kind): void {
@@ -208,6 +228,27 @@ function wireName(kind: Kind): string {
 // "/" stands in no id, so that no two paths meet.
 function pathOf(namespace: readonly string[]): string {
   return namespace.join("/");
+}
+
+function segmentsOf(path: string): string[] {
+  return path === "" ? [] : path.split("/");
+}
+
+function closedCall(toolCallId: string, namespace: string[], failed: boolean): EventDraft {
+  const error = { code: "run_failed", message: "The run failed before the tool call completed." };
+  const value = failed
+    ? { toolCallId, outcome: ToolOutcome.ERROR, error }
+    : { toolCallId, outcome: ToolOutcome.CANCELLED };
+  return create(EventDraftSchema, { namespace, payload: { kind: { case: "toolCompleted", value } } });
+}
+
+function closedNamespace(path: string[], parentToolCallId: string, failed: boolean): EventDraft {
+  const outcome = failed ? ToolOutcome.ERROR : ToolOutcome.CANCELLED;
+  const value = { agentId: path.at(-1) ?? "", parentToolCallId, outcome };
+  return create(EventDraftSchema, {
+    namespace: path.slice(0, -1),
+    payload: { kind: { case: "subagentCompleted", value } },
+  });
 }
 
 function parsedArguments(text: string): JsonObject {
