@@ -21,7 +21,7 @@ from google.rpc import error_details_pb2, status_pb2
 from adapters.reference.adapter import ReferenceAdapter
 from adapters.sdk.host.limits import HostLimits
 from adapters.sdk.serve import AdapterServer, serve_adapter, serve_worker
-from harness.adapter.v1 import adapter_service_pb2
+from harness.adapter.v1 import adapter_service_pb2, descriptor_pb2
 from harness.runtime.v1 import runtime_service_pb2
 from harness.state.v1 import thread_state_service_pb2
 from harness.tool.v1 import tool_broker_service_pb2
@@ -223,6 +223,11 @@ class Wire:
     def facade(self, audience: str) -> grpc.aio.Channel:
         """A channel to the kit's facade."""
         return self.channel(self._facades[audience])
+
+    @property
+    def descriptor(self) -> descriptor_pb2.Descriptor:
+        """What the correct adapter says of itself; a worker is not asked."""
+        return self._adapter.adapter.descriptor
 
     @property
     def behind(self) -> grpc.aio.Channel:

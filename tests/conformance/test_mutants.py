@@ -1,0 +1,28 @@
+"""The kit is held to its word: each rule has a mutant, each mutant is caught by a case of its rule, and nothing is caught without a mutant."""
+
+import pytest
+
+from conformance.rules import RULES, RULES_BY_ID
+from tests.conformance.mutants.every import MUTANTS, WITHOUT
+from tests.conformance.mutants.judge import judge
+from tests.conformance.mutants.table import PAGE, page
+from tests.conformance.mutants.wire import Mutation
+
+
+def test_every_rule_has_a_mutant_or_a_reason():
+    assert set(MUTANTS) | set(WITHOUT) == set(RULES_BY_ID)
+    assert not set(MUTANTS) & set(WITHOUT)
+
+
+def test_the_page_of_mutants_is_current():
+    assert PAGE.read_text() == page(), "run `python -m tests.conformance.mutants.table`"
+
+
+@pytest.mark.parametrize("rule_id", [rule.id for rule in RULES if rule.id in MUTANTS])
+async def test_a_mutant_is_caught_by_a_case_of_its_rule_and_the_correct_adapter_is_not(rule_id):
+    mutant = MUTANTS[rule_id]
+    correct = await judge(rule_id, Mutation(), worker=mutant.worker)
+    assert not correct.found
+    assert correct.passed
+    broken = await judge(rule_id, mutant.make(), worker=mutant.worker)
+    assert broken.found, f"{mutant.breaks} Nobody noticed: {broken.passed}"
