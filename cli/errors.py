@@ -23,6 +23,8 @@ class ExitCode(IntEnum):
     """The run was cancelled."""
     WAITING = 7
     """The run was interrupted and waits for a person."""
+    PARTIAL = 8
+    """Only some sections were certified; what was looked at is in order."""
     INTERRUPTED = 130
     """Ctrl-C."""
     BROKEN_PIPE = 141

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.commands import agents, harnesses, runs, sessions
+from cli.commands.certify import certify
 from cli.commands.status import status
 from cli.commands.up import up
 from cli.errors import CommandError, ExitCode, usage_error
@@ -18,7 +19,7 @@ _EPILOG = (
     "Environment: HARNESS_URL (default http://127.0.0.1:8010), HARNESS_TOKEN and HARNESS_SUBJECT (needed unless the mesh is on this "
     "machine).\n\n"
     "Exit codes: 0 ok, 1 refused or failed, 2 wrong use or configuration, 3 mesh not reachable, 4 not found, 5 conflict, "
-    "6 run cancelled, 7 run waits for a person, 130 Ctrl-C, 141 nobody reads the output."
+    "6 run cancelled, 7 run waits for a person, 8 in order but only in part certified, 130 Ctrl-C, 141 nobody reads the output."
 )
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.command("up")(up)
 app.command("status")(status)
+app.command("certify")(certify)
 app.command("run")(runs.run)
 app.add_typer(runs.app, name="runs")
 app.add_typer(agents.app, name="agents")
