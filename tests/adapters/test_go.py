@@ -18,6 +18,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapters.sdk.testing import connected, kinds, text_of
+from conformance.certification import Options, certify
+from conformance.results import NOT_APPLICABLE, PASSED
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
 from harness.common.v1 import blueprint_pb2
 from harness.event.v1 import payload_pb2
@@ -130,6 +132,21 @@ def client_of(adapter: GoAdapter, **settings: Any):
 
 def script(*steps: dict[str, Any]) -> str:
     return json.dumps({"script": list(steps)})
+
+
+async def test_the_certification_kit_certifies_all_that_is_claimed(adapter: GoAdapter, folder: Path):
+    """The main test: every rule that applies, with a second process as the other replica."""
+    replica = GoAdapter(folder).start()
+    try:
+        options = Options(target=adapter.address, replica=replica.address, driver="reference")
+        certification = await certify(options, lambda _: None)
+    finally:
+        assert replica.stop() == 0
+    others = [f"{case.case.id}: {case.result}: {case.reason}" for case in certification.cases if case.result != PASSED]
+    assert certification.verdict == "certified", others
+    # What it is no worker for and does not claim, and nothing else, was left out.
+    left_out = {case.case.rule.id for case in certification.cases if case.result == NOT_APPLICABLE}
+    assert left_out == {"R1.15", "R1.16", "R10.1", "R10.2"}, others
 
 
 def test_vet_format_and_unit_tests(built: None):

@@ -26,14 +26,17 @@ type slot struct {
 	// operation has a value in it while one of the operations that exclude each other is at work.
 	operation chan struct{}
 
-	mu          sync.Mutex
-	closed      bool
-	usedAt      time.Time
+	// preparing guards what follows; it may be held for as long as a provider takes, so nothing else waits for it.
+	preparing   sync.Mutex
 	initialized bool
 	failure     error
-	turn        uint32
-	run         *run
-	past        []*run
+
+	mu     sync.Mutex
+	closed bool
+	usedAt time.Time
+	turn   uint32
+	run    *run
+	past   []*run
 }
 
 func newSlot(runtime Runtime, context *runtimev1.RuntimeContext, registry *Registry) *slot {
@@ -142,8 +145,8 @@ func (s *slot) touch() {
 
 // initialize prepares the runtime once; false if it was. After a failure the same error again, until a restart (I20).
 func (s *slot) initialize(ctx context.Context) (bool, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.preparing.Lock()
+	defer s.preparing.Unlock()
 	if s.failure != nil || s.initialized {
 		return false, s.failure
 	}
@@ -155,9 +158,7 @@ func (s *slot) initialize(ctx context.Context) (bool, error) {
 // restart gives up what the provider holds; refused while anything else works.
 func (s *slot) restart() error {
 	busy := contract.Busy("A run or another operation is at work in this runtime.")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.run != nil && s.run.working() {
+	if s.isWorking() {
 		return busy
 	}
 	select {
@@ -166,9 +167,17 @@ func (s *slot) restart() error {
 		return busy
 	}
 	defer func() { <-s.operation }()
+	s.preparing.Lock()
+	defer s.preparing.Unlock()
 	s.initialized, s.failure = false, nil
 	s.runtime.Release()
 	return nil
+}
+
+func (s *slot) isWorking() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.run != nil && s.run.working()
 }
 
 // cleanup ends the run, if any, and gives up everything, within a bound. It is idempotent (I20).
@@ -177,21 +186,40 @@ func (s *slot) cleanup(bound time.Duration, reason eventv1.CancelReason) {
 	s.closed = true
 	last := s.run
 	s.mu.Unlock()
-	released := make(chan struct{})
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	released := make(chan error, 1)
 	go func() {
-		defer close(released)
-		if last != nil {
-			last.stop(reason, min(s.limits.CancelGrace, bound/2))
-		}
-		s.runtime.Release()
+		released <- guarded(func() error {
+			if last != nil {
+				last.stop(reason, min(s.limits.CancelGrace, bound/2))
+			}
+			return s.release(ctx, last)
+		})
 	}()
-	timer := time.NewTimer(bound)
-	defer timer.Stop()
 	select {
-	case <-released:
-	case <-timer.C:
+	case err := <-released:
+		if err != nil {
+			slog.Error("cleanup_failed", "error", err.Error())
+		}
+	case <-ctx.Done():
 		slog.Error("cleanup_cut_off", "bound", bound.String())
 	}
+}
+
+// release gives up what the provider holds once nothing else works. A run that ignored its cancellation never makes
+// room: what can be released then is released all the same.
+func (s *slot) release(ctx context.Context, last *run) error {
+	if last == nil || !last.isAbandoned() {
+		select {
+		case s.operation <- struct{}{}:
+			defer func() { <-s.operation }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.runtime.Release()
+	return nil
 }
 
 // mayMakeRoom says whether a full host may drop it: nothing works, and whoever read the last run has all of it.

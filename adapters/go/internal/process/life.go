@@ -40,7 +40,7 @@ func TakeReadiness() (*Readiness, error) {
 
 // Announce says that the process serves. Once.
 func (r *Readiness) Announce(service, address, incarnation string) error {
-	slog.Info("ready", "service", service, "address", address, "incarnation", incarnation)
+	slog.Info("ready", "address", address, "incarnation", incarnation)
 	if r.file == nil {
 		return nil
 	}

@@ -102,6 +102,9 @@ func check(request any) error {
 	if !ok {
 		return contract.Defect()
 	}
+	if isUnreadable(message) {
+		return contract.Invalid("The request cannot be read: the bytes are no message of its type.")
+	}
 	err := protovalidate.Validate(message)
 	if err == nil {
 		return nil

@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	protobuf "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -38,6 +40,7 @@ func New(registry *host.Registry, token string) *Server {
 		registry: registry,
 		health:   health.NewServer(),
 		grpc: grpc.NewServer(
+			grpc.ForceServerCodecV2(lenientCodec{encoding.GetCodecV2(protobuf.Name)}),
 			grpc.ChainUnaryInterceptor(edge.unary),
 			grpc.ChainStreamInterceptor(edge.stream),
 			grpc.MaxRecvMsgSize(maxMessageBytes),
