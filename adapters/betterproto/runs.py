@@ -21,6 +21,8 @@ MAX_BATCH_BYTES = 512 * 1024
 SLICE = 128
 # How long a provider that was cancelled may go on before it is given up.
 STOP_SECONDS = 2.0
+# How long drafts of a run that has ended are kept for an executor that comes back.
+KEEP_SECONDS = 120.0
 Play = Callable[["Run"], AsyncGenerator[EventDraft, None]]
 _log = logging.getLogger(__name__)
 
@@ -111,8 +113,10 @@ class Run:
             message = "A younger stream of this run took over."
             raise Refusal(Code.ABORTED, "stream_superseded", message)
         finally:
-            if reader == self._reader and not (self.finished and not self._drafts):
+            if reader == self._reader and not self.finished:
                 self._timer("detached", self._detach_grace, CancelReason.SHUTDOWN)
+            elif reader == self._reader and self._drafts:
+                self._timer("detached", KEEP_SECONDS, CancelReason.SHUTDOWN)
 
     def _read(self, position: int) -> list[EventDraft]:
         drafts: list[EventDraft] = []
@@ -218,6 +222,7 @@ class Run:
             # Nobody came for the rest in all that time; who asks for it now is told that it is forgotten.
             self.acknowledge(self.last)
         elif self._stopping is None:
+            self._timer("detached", KEEP_SECONDS, reason)
             _log.warning("run %s is stopped: %s", self.run_id, reason.name)
             self._stopping = asyncio.create_task(self._stop(reason, STOP_SECONDS))
 

@@ -15,6 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapters.betterproto import generate
 from adapters.sdk.testing import connected, kinds, text_of
+from conformance.certification import Options, certify
+from conformance.results import CERTIFIED, FAILED
 from harness.adapter.v1 import adapter_service_pb2 as adapter_pb2
 from harness.common.v1 import blueprint_pb2
 from harness.event.v1 import payload_pb2
@@ -50,6 +52,21 @@ def client_of(process: AdapterProcess, **settings: Any):
 
 def script(*steps: dict[str, Any]) -> str:
     return json.dumps({"script": list(steps)})
+
+
+async def test_it_is_certified_with_a_replica(process, folder):
+    replica = await AdapterProcess(folder, module=MODULE).start()
+    try:
+        missed: list[str] = []
+        options = Options(process.address, replica=replica.address)
+        made = await certify(
+            options, lambda case: missed.append(f"{case.case.id}: {case.reason}") if case.result == FAILED else None
+        )
+        assert (made.verdict, missed) == (CERTIFIED, [])
+        claimed = [found for found in made.document["capabilities"].values() if found["claimed"] == "native"]
+        assert len(claimed) >= 20
+    finally:
+        await replica.stop()
 
 
 async def test_the_process_announces_itself_and_its_health_and_ends_in_order(folder):

@@ -21,8 +21,10 @@ def test_the_page_of_mutants_is_current():
 @pytest.mark.parametrize("rule_id", [rule.id for rule in RULES if rule.id in MUTANTS])
 async def test_a_mutant_is_caught_by_a_case_of_its_rule_and_the_correct_adapter_is_not(rule_id):
     mutant = MUTANTS[rule_id]
-    correct = await judge(rule_id, Mutation(), worker=mutant.worker)
+    rules = (*mutant.after, rule_id)
+    correct = await judge(rules, Mutation(), worker=mutant.worker)
     assert not correct.found
     assert correct.passed
-    broken = await judge(rule_id, mutant.make(), worker=mutant.worker)
+    broken = await judge(rules, mutant.make(), worker=mutant.worker, waits=not mutant.never)
     assert broken.found, f"{mutant.breaks} Nobody noticed: {broken.passed}"
+    assert {case_id.partition("/")[0] for case_id in broken.found} == {rule_id}

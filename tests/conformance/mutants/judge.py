@@ -1,80 +1,64 @@
-"""Runs the cases of one rule against a mutant, as the kit would, and says which of them found something."""
+"""Runs the cases of one rule against a mutant, as a certification does, and says which of them found something."""
 
-import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from unittest.mock import patch
+
+from google.protobuf import json_format
 
 from conformance.cases import CASES, Case
 from conformance.cases.registry import FIRST
-from conformance.drivers import driver_named
-from conformance.failure import Broken
+from conformance.certification import Certifier, Options
 from conformance.kit import Kit
-from conformance.plane.binding import Binding, Setting
-from conformance.plane.canary import Canaries
-from conformance.plane.facades import Facades
-from conformance.plane.observations import Observations
-from conformance.plane.target import Target
-from harness.adapter.v1 import adapter_service_pb2, descriptor_pb2
-from harness.common.v1 import placement_pb2
+from conformance.results import FAILED, PASSED
+from conformance.rules import ADAPTER, RULES_BY_ID, WORKER
 from tests.conformance.mutants.wire import Mutation, Wire
 
-# Far beyond what any case needs: a mutant is caught by what it says, never by this.
-CASE_SECONDS = 90
+# What the kit says of a case that met its own bound, or a defect of its own: that catches no mutant.
+NO_FINDING = ("The case did not come to an end", "The case met something unexpected", "A call ended with")
 
 
 @dataclass
 class Verdict:
-    """What came of each case, by its id: what it found, or nothing."""
+    """What came of each case, by its id: what it found, or that it passed."""
 
     found: dict[str, str] = field(default_factory=dict[str, str])
     passed: list[str] = field(default_factory=list[str])
 
 
-def cases_of(rule_id: str, *, worker: bool) -> list[Case]:
-    """The cases of a rule, in the order in which a certification runs them."""
-    placement = "worker" if worker else "adapter"
-    return sorted((case for case in CASES if case.rule.id == rule_id and placement in case.placements), key=_when)
+def cases_of(rules: Sequence[str], placement: str) -> list[Case]:
+    """The cases of these rules, in the order in which a certification runs them."""
+    return sorted(
+        (case for case in CASES if case.rule.id in rules and placement in case.placements), key=lambda case: case.when
+    )
 
 
-def _when(case: Case) -> int:
-    return case.when
-
-
-async def judge(rule_id: str, mutation: Mutation, *, worker: bool = False) -> Verdict:
-    """Runs the cases of a rule in one certification. What is no Broken, a defect of kit or mutant, is raised."""
+async def judge(rules: Sequence[str], mutation: Mutation, *, worker: bool = False, waits: bool = True) -> Verdict:
+    """Runs the cases of these rules in one certification. `waits`: what nothing signals is waited for, as always; otherwise it is looked at twice."""
     verdict = Verdict()
-    canaries = Canaries()
-    async with Wire(mutation, worker=worker) as wire, Facades(canaries, wire.address) as facades:
-        target = Target(wire.address, canaries)
-        driver = driver_named("reference")
-        setting = Setting(
-            target,
-            facades,
-            await _descriptor(target, wire, worker=worker),
-            Observations(),
-            worker,
-            placement_pb2.PLACEMENT_SANDBOX_POD if worker else placement_pb2.PLACEMENT_PROVIDER_MANAGED,
-            driver.profile_settings(canaries.plant("profile-setting")),
-            driver.options(),
-        )
-        shared = Binding(setting, target) if worker else None
-        cases = cases_of(rule_id, worker=worker)
-        if shared is not None and cases[0].when != FIRST:
-            # Otherwise it is the case itself that binds the worker.
-            await shared.create()
-        for case in cases:
-            kit = Kit(setting, driver, None, shared)
-            try:
-                async with asyncio.timeout(CASE_SECONDS):
-                    await case.work(kit)
-                    verdict.passed.append(case.id)
-            except Broken as broken:
-                verdict.found[case.id] = str(broken)
-        await target.close()
+    placement = WORKER if worker else ADAPTER
+    cases = cases_of(rules, placement)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        claims = tuple(key for rule_id in rules for key in RULES_BY_ID[rule_id].capabilities)
+        async with Wire(mutation, worker, claims) as wire:
+            file.write(json_format.MessageToJson(wire.descriptor))
+            file.flush()
+            options = Options(wire.address, placement, descriptor=file.name if worker else "")
+            async with Certifier(options) as certifier:
+                if cases[0].when != FIRST:
+                    # Otherwise it is the case itself that binds the worker.
+                    await certifier.bind()
+                for case in cases:
+                    with patch.object(Kit, "until", Kit.until if waits else _looked_at_twice):
+                        result = await certifier.run(case)
+                    if result.result == FAILED:
+                        assert not result.reason.startswith(NO_FINDING), f"{case.id}: {result.reason}"
+                        verdict.found[case.id] = result.reason
+                    elif result.result == PASSED:
+                        verdict.passed.append(case.id)
     return verdict
 
 
-async def _descriptor(target: Target, wire: Wire, *, worker: bool) -> descriptor_pb2.Descriptor:
-    if worker:
-        return wire.descriptor
-    request = adapter_service_pb2.GetDescriptorRequest()
-    return (await target.adapter.GetDescriptor(request)).descriptor
+async def _looked_at_twice(_: Kit, condition: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+    return await condition() or await condition()

@@ -23,6 +23,10 @@ class Mutant:
     make: Callable[[], Mutation]
     # Breaks a rule of the sandbox worker's placement.
     worker: bool = False
+    # Rules whose cases run before: the case looks back at a certification.
+    after: tuple[str, ...] = ()
+    # Whether its case waits for what never comes with this mutant, so that it need not be waited for.
+    never: bool = False
 
 
 @dataclass
@@ -42,27 +46,29 @@ class Memory:
 
 
 class Section:
-    """The mutants of one section, each a function with one of the decorators below. `methods`: the calls it looks at; none: every stream of a run."""
+    """The mutants of one section, each a function with one of the decorators below. `methods`: the calls it looks at; none: every stream of a run.
+    `more` goes to Mutant.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.mutants: list[Mutant] = []
 
-    def request(self, rule_id: str, breaks: str, *methods: str, worker: bool = False) -> Any:
+    def request(self, rule_id: str, breaks: str, *methods: str, **more: Any) -> Any:
         """`change(request, memory)` changes the request before it is passed on."""
 
         def changed(change: Callable[[Any, Memory], None]) -> "_Changed":
             return _Changed(methods or STREAMS, asked=change)
 
-        return self._add(rule_id, breaks, changed, worker)
+        return self._add(rule_id, breaks, changed, **more)
 
-    def response(self, rule_id: str, breaks: str, *methods: str, worker: bool = False) -> Any:
+    def response(self, rule_id: str, breaks: str, *methods: str, **more: Any) -> Any:
         """`change(response, memory)` changes each response; of a call that sends a list, see `unary`."""
 
         def changed(change: Callable[[Any, Memory], None]) -> "_Changed":
             return _Changed(methods or STREAMS, answered=change)
 
-        return self._add(rule_id, breaks, changed, worker)
+        return self._add(rule_id, breaks, changed, **more)
 
     def draft(self, rule_id: str, breaks: str) -> Any:
         """`change(draft, offset, memory)` changes each draft in its place."""
@@ -76,21 +82,21 @@ class Section:
 
         return self._add(rule_id, breaks, changed)
 
-    def refusal(self, rule_id: str, breaks: str, *methods: str, worker: bool = False) -> Any:
+    def refusal(self, rule_id: str, breaks: str, *methods: str, **more: Any) -> Any:
         """`change(error, call, memory)` gives a response in the place of a refusal, raises another, or gives None to let it pass."""
 
         def changed(change: Callable[[grpc.aio.AioRpcError, Call, Memory], Any]) -> "_Changed":
             return _Changed(methods, refused=change)
 
-        return self._add(rule_id, breaks, changed, worker)
+        return self._add(rule_id, breaks, changed, **more)
 
-    def unary(self, rule_id: str, breaks: str, *methods: str, worker: bool = False) -> Any:
+    def unary(self, rule_id: str, breaks: str, *methods: str, **more: Any) -> Any:
         """`answer(call, memory)` answers the call, passing it on or not."""
 
         def changed(answer: Callable[[Call, Memory], Any]) -> "_Answered":
             return _Answered(methods, unary=answer)
 
-        return self._add(rule_id, breaks, changed, worker)
+        return self._add(rule_id, breaks, changed, **more)
 
     def stream(self, rule_id: str, breaks: str, *methods: str) -> Any:
         """`answer(call, memory)` gives the responses of the stream."""
@@ -100,13 +106,13 @@ class Section:
 
         return self._add(rule_id, breaks, changed)
 
-    def mutation(self, rule_id: str, breaks: str) -> Any:
+    def mutation(self, rule_id: str, breaks: str, **more: Any) -> Any:
         """A whole Mutation, for what needs more than one of the above."""
-        return self._add(rule_id, breaks, lambda made: made())
+        return self._add(rule_id, breaks, lambda made: made(), **more)
 
-    def _add(self, rule_id: str, breaks: str, changed: Callable[[Any], Mutation], worker: bool = False) -> Any:
+    def _add(self, rule_id: str, breaks: str, changed: Callable[[Any], Mutation], **more: Any) -> Any:
         def add(change: Any) -> Any:
-            self.mutants.append(Mutant(rule_id, breaks, lambda: changed(change), worker))
+            self.mutants.append(Mutant(rule_id, breaks, lambda: changed(change), **more))
             return change
 
         return add

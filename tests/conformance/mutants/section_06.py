@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import grpc
+
 from harness.runtime.v1 import runtime_service_pb2
 from harness.state.v1 import thread_state_service_pb2
 from tests.conformance.mutants.mutant import Draft, Memory, Section, copied
-from tests.conformance.mutants.wire import Call, Mutation, Responses
+from tests.conformance.mutants.wire import Call, Mutation, Refused, Responses
 
 SECTION = Section(6)
 
@@ -63,41 +65,41 @@ class AnyInterrupt(_Lenient):
         call.request.decision.interrupted_run_id, call.request.decision.interrupt_id = run_id, interrupt
 
 
-class _Again(Mutation):
-    """Keeps what resumes streamed, by `key`, and streams it again."""
+@SECTION.mutation("R6.6", "Refuses a resume that it has seen before.")
+class SeenBefore(Mutation):
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
 
+    async def stream(self, call: Call) -> Responses:
+        if call.method == "ResumeRun" and call.run_id in self._seen:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "interrupt_lost", "The interrupt was answered.")
+        if call.method == "ResumeRun":
+            self._seen.add(call.run_id)
+        async for response in call.proceed():
+            yield response
+
+
+@SECTION.mutation("R6.7", "Goes on once more with a decision that was used.")
+class UsedDecision(Mutation):
     def __init__(self) -> None:
         self._played: dict[Any, list[Any]] = {}
-
-    def key(self, call: Call) -> Any:
-        """What is taken for the same."""
-        return call.run_id
 
     async def stream(self, call: Call) -> Responses:
         if call.method != "ResumeRun":
             async for response in call.proceed():
                 yield response
             return
-        key = self.key(call)
+        decision = call.request.decision
+        key = (call.request.fence.binding_id, decision.interrupted_run_id, decision.interrupt_id)
+        for batch in self._played.get(key, []):
+            yield runtime_service_pb2.ResumeRunResponse(batch=batch)
         if key in self._played:
-            for batch in self._played[key]:
-                yield runtime_service_pb2.ResumeRunResponse(batch=batch)
             return
         played: list[Any] = []
         async for response in call.proceed():
             played.append(copied(response.batch))
             yield response
         self._played[key] = played
-
-
-SECTION.mutation("R6.6", "Plays a resume that it is asked for again once more from its first draft.")(_Again)
-
-
-@SECTION.mutation("R6.7", "Goes on once more with a decision that was used.")
-class UsedDecision(_Again):
-    def key(self, call: Call) -> Any:
-        decision = call.request.decision
-        return call.request.fence.binding_id, decision.interrupted_run_id, decision.interrupt_id
 
 
 @SECTION.request("R6.8", "Hands another reason of a rejection to the provider.", "ResumeRun")

@@ -22,9 +22,9 @@ async def _(call: Call, memory: Memory) -> Any:
     return runtime_service_pb2.CancelRunResponse(side_effect_status=NONE)
 
 
-@SECTION.unary("R7.2", "Answers a cancel, and lets the run go on.", "CancelRun")
-async def _(call: Call, memory: Memory) -> Any:
-    return runtime_service_pb2.CancelRunResponse(side_effect_status=error_pb2.SIDE_EFFECT_STATUS_POSSIBLE)
+@SECTION.request("R7.2", "Cancels for another reason than it was given.", "CancelRun")
+def _(request: Any, memory: Memory) -> None:
+    request.reason = payload_pb2.CANCEL_REASON_CLIENT_REQUEST
 
 
 @SECTION.response("R7.3", "Says of a run that had ended that the cancel ended it.", "CancelRun")
@@ -67,9 +67,14 @@ def _(draft: Draft, offset: int, memory: Memory) -> None:
         draft.payload.tool_completed.outcome = payload_pb2.TOOL_OUTCOME_SUCCESS
 
 
-@SECTION.request("R7.8", "Waits an hour for a stream to come back.", "CreateRuntime")
-def _(request: Any, memory: Memory) -> None:
-    request.context.limits.detach_grace_seconds = 3_600
+@SECTION.response("R7.8", "Ends a run that nobody follows as failed.", "AttachRun")
+def _(response: Any, memory: Memory) -> None:
+    for draft in response.batch.drafts:
+        if draft.payload.HasField("run_cancelled"):
+            failed = draft.payload.run_failed
+            failed.code, failed.message = "nobody_there", "Nobody follows the run."
+            failed.category = error_pb2.ERROR_CATEGORY_UNAVAILABLE
+            failed.side_effect_status = error_pb2.SIDE_EFFECT_STATUS_POSSIBLE
 
 
 @LIMITS.request("R8.1", "Cuts a message that is too long.", "StartRun")

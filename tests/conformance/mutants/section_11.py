@@ -4,7 +4,7 @@ from typing import Any
 
 import grpc
 
-from harness.common.v1 import error_pb2
+from harness.common.v1 import error_pb2, health_pb2
 from harness.event.v1 import payload_pb2
 from tests.conformance.mutants.mutant import STREAMS, Draft, Memory, Section
 from tests.conformance.mutants.wire import Call, Mutation, Refused, Responses
@@ -122,21 +122,29 @@ class OneBinding(Mutation):
             self._at_work.discard(binding)
 
 
-@LEAKS.stream("R12.1", "Says its system prompt aloud.", "StartRun")
-async def _(call: Call, memory: Memory) -> Any:
-    async for response in call.proceed():
-        for draft in response.batch.drafts:
-            if draft.payload.HasField("content_delta"):
-                draft.payload.content_delta.text += call.request.turn.system_prompt
-                break
-        yield response
+@LEAKS.mutation("R12.1", "Tells the system prompt of its last turn in its health report.", after=("R2.2",))
+class TellsPrompt(Mutation):
+    prompt = ""
+
+    async def unary(self, call: Call) -> Any:
+        response = await call.proceed()
+        if call.method == "CheckHealth":
+            response.report.checks.add(name="provider", status=health_pb2.HEALTH_STATUS_HEALTHY, reason=self.prompt)
+        return response
+
+    async def stream(self, call: Call) -> Responses:
+        if call.method == "StartRun":
+            self.prompt = call.request.turn.system_prompt
+        async for response in call.proceed():
+            yield response
 
 
-@LEAKS.request("R12.2", "Calls facades outside the run's trace.", "LoadHead")
+@LEAKS.request("R12.2", "Calls facades outside the run's trace.", "LoadHead", "WriteParts")
 def _(request: Any, memory: Memory) -> None:
-    request.fence.traceparent = ""
+    first = request[0] if isinstance(request, list) else request
+    first.fence.traceparent = ""
 
 
-@LEAKS.response("R12.3", "Counts a run that is long over.", "CheckHealth")
+@LEAKS.response("R12.3", "Counts a run that is long over.", "CheckHealth", never=True)
 def _(response: Any, memory: Memory) -> None:
     response.report.capacity.active += 1

@@ -4,6 +4,7 @@ The kit sees one endpoint. Behind it is the reference adapter, served in this pr
 on to the kit's. So a mutant breaks a rule as any adapter would, in whatever language: on the wire, and nowhere else.
 """
 
+import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from adapters.reference.adapter import ReferenceAdapter
 from adapters.sdk.host.limits import HostLimits
 from adapters.sdk.serve import AdapterServer, serve_adapter, serve_worker
 from harness.adapter.v1 import adapter_service_pb2, descriptor_pb2
+from harness.common.v1 import capability_pb2
 from harness.runtime.v1 import runtime_service_pb2
 from harness.state.v1 import thread_state_service_pb2
 from harness.tool.v1 import tool_broker_service_pb2
@@ -87,6 +89,8 @@ class Wire:
 
     mutation: Mutation
     worker: bool = False
+    # Capabilities that the adapter behind has, whether it claims them or not.
+    claims: tuple[str, ...] = ()
     address: str = ""
     # Offset of the last draft of each run as the adapter counts: what a mutant adds past it is never acknowledged to it.
     last: dict[str, int] = field(default_factory=dict[str, int])
@@ -110,11 +114,18 @@ class Wire:
                 lambda service: self._facades["tool" if ".tool." in service else "state"],
             ),
         ]
+        self._stopping = asyncio.create_task(self._stop_with_adapter())
         return self
+
+    async def _stop_with_adapter(self) -> None:
+        # A worker that was shut down is nobody any more.
+        await self._adapter.stop_requested.wait()
+        await self._servers[0].stop(0)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stopping.cancel()
         for server in self._servers:
             await server.stop(0)
         await self._adapter.stop(0)
@@ -171,7 +182,10 @@ class Wire:
             try:
                 if method.client_streaming:
                     given = [message async for message in given]
-                return await self.mutation.unary(call_of(given, context, kind))
+                answer = await self.mutation.unary(call_of(given, context, kind))
+                if method.name == "GetDescriptor":
+                    self._claim(answer.descriptor)
+                return answer
             except (grpc.aio.AioRpcError, Refused) as error:
                 await _abort(context, error)
 
@@ -192,6 +206,10 @@ class Wire:
         if method.client_streaming:
             return grpc.stream_unary_rpc_method_handler(unary, **codec)
         return grpc.unary_unary_rpc_method_handler(unary, **codec)
+
+    def _claim(self, descriptor: descriptor_pb2.Descriptor) -> None:
+        for key in self.claims:
+            descriptor.capabilities[key].level = capability_pb2.CAPABILITY_LEVEL_NATIVE
 
     def _redirect(self, method: str, request: Any) -> None:
         if method in ("CreateRuntime", "Bind"):
