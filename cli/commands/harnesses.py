@@ -79,6 +79,7 @@ def _show(output: Output, harness: dict[str, Any], health: dict[str, Any]) -> No
             "availability": harness["availability"],
             "reason": harness["reason"],
             "certification": harness["certification"],
+            "evidence": harness.get("evidence_ids") or harness.get("certification_reason"),
             "placements": harness["placements"],
             "health": report.get("status"),
             "health checked": report.get("checked_at"),
@@ -87,8 +88,11 @@ def _show(output: Output, harness: dict[str, Any], health: dict[str, Any]) -> No
     )
     _checks(output, report.get("checks") or [])
     output.say("")
-    profiles = [(item["profile_id"], item["placement"], item["description"]) for item in harness["profiles"]]
-    output.table(("PROFILE", "PLACEMENT", "DESCRIPTION"), profiles, "No profiles.")
+    profiles = [
+        (item["profile_id"], item["placement"], item.get("certification"), item["description"])
+        for item in harness["profiles"]
+    ]
+    output.table(("PROFILE", "PLACEMENT", "CERTIFICATION", "DESCRIPTION"), profiles, "No profiles.")
     options = (harness["options_schema"] or {}).get("properties") or {}
     if options:
         output.say("")

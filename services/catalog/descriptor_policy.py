@@ -43,6 +43,8 @@ class KnownDescriptor:
     options: OptionsSchema
     capabilities: Mapping[str, Capability]
     document: Mapping[str, Any]
+    claims_replay_safe: bool = False
+    """What the adapter says, to be believed with evidence alone (I21). Not kept: an adapter that is away starts nothing again."""
 
 
 def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
@@ -83,7 +85,7 @@ def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
         options = OptionsSchema(schema)
     except SchemaRefused as error:
         raise DescriptorRefused(f"The descriptor's {error.path} {error.why}."[:500]) from None
-    return KnownDescriptor(kept, max(common), options, capabilities, message_document(kept))
+    return KnownDescriptor(kept, max(common), options, capabilities, message_document(kept), said.replay_safe)
 
 
 def constraints_problem(constraints: struct_pb2.Struct, key: str = "") -> str | None:

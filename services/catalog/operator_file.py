@@ -106,6 +106,12 @@ class AdapterEntry(Section):
         return self
 
 
+class CertificationEntry(Section):
+    """Which certifications the operator accepts."""
+
+    evidence: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
 class OperatorFile(Section):
     """The whole file."""
 
@@ -115,6 +121,7 @@ class OperatorFile(Section):
         default_factory=lambda: ["standard"]
     )
     tools: Annotated[list[ToolEntry], Field(max_length=MAX_TOOLS)] = Field(default_factory=list[ToolEntry])
+    certification: CertificationEntry | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,8 @@ class Operator:
     adapters: Mapping[str, AllowedAdapter]
     retention_profiles: tuple[str, ...]
     tools: Mapping[str, RegisteredTool]
+    evidence: Path | None = None
+    """Folder of the evidence that is accepted; None: no harness is certified here."""
 
 
 def load_operator_file(path: Path, data_dir: Path, environment: Mapping[str, str]) -> Operator:
@@ -154,9 +163,17 @@ def load_operator_file(path: Path, data_dir: Path, environment: Mapping[str, str
             problems.append(f"adapters[{number}].{error}")
     tools, wrong = registered(document.tools if document is not None else (), data_dir, environment)
     problems += wrong
+    evidence: Path | None = None
+    if document is not None and document.certification is not None:
+        # A relative folder is below the data folder, as sockets are.
+        evidence = data_dir.resolve() / document.certification.evidence
+        if not evidence.is_dir():
+            problems.append(
+                f"certification.evidence: {document.certification.evidence!r} is no folder: make it, or remove the key."
+            )
     if problems or document is None:
         raise ConfigurationError("\n".join(f"{path}: {problem}" for problem in problems))
-    return Operator(adapters, tuple(document.retention_profiles), tools)
+    return Operator(adapters, tuple(document.retention_profiles), tools, evidence)
 
 
 def _allowed(entry: AdapterEntry, data_dir: Path, environment: Mapping[str, str]) -> AllowedAdapter:

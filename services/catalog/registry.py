@@ -8,16 +8,20 @@ from typing import Final
 
 from harness.adapter.v1.adapter_service_pb2 import EvaluateRequest, EvaluateResponse
 from services.catalog.adapter_watch import AdapterWatch, Descriptors, Pace
+from services.catalog.certification import Standing, standing_of
 from services.catalog.clients import AdapterClient
+from services.catalog.evidence_folder import EvidenceFolder, Shelf
 from services.catalog.operator_file import AllowedAdapter, Operator
 from services.catalog.snapshot import HarnessState, Snapshot, catalog_revision
 from services.catalog.tool_registry import Tools
+from services.common.logs import get_logger
 from services.common.tasks import BackgroundTasks
 
 OLD_SECONDS: Final = 1.0
 """An unavailable adapter that was looked at longer ago than this is looked at again when it is asked for."""
 MAX_WAIT_SECONDS: Final = 3.0
 """What a request waits at most for a look."""
+_log = get_logger(__name__)
 
 
 class Registry:
@@ -34,6 +38,9 @@ class Registry:
         self.tools: Tools = operator.tools
         self._pace = pace
         self._revision = ""
+        self._evidence = None if operator.evidence is None else EvidenceFolder(operator.evidence)
+        self.shelf = Shelf()
+        """The evidence at hand; replaced, never changed."""
         self._clients = {harness_id: make_client(adapter) for harness_id, adapter in operator.adapters.items()}
         self._watches = {
             harness_id: AdapterWatch(adapter, self._clients[harness_id], descriptors, pace, self._forget_revision)
@@ -41,11 +48,18 @@ class Registry:
         }
 
     async def start(self, tasks: BackgroundTasks) -> None:
-        """Takes up the kept descriptors, then watches in the background. Waits for no adapter (I23)."""
+        """Takes up the kept descriptors and the evidence, then watches in the background. Waits for no adapter (I23)."""
+        if self._evidence is not None:
+            await self._look_at_evidence(self._evidence)
+            tasks.spawn("watch the evidence", self._watch_evidence(self._evidence))
         for watch in self._watches.values():
             await watch.load()
         for watch in self._watches.values():
             watch.start(tasks)
+
+    def standing(self, state: HarnessState) -> Standing:
+        """How far the claims of a harness are shown now."""
+        return standing_of(state, self.shelf)
 
     def snapshot(self) -> Snapshot:
         """What is known now."""
@@ -92,6 +106,22 @@ class Registry:
     async def _look_if_old(self, watch: AdapterWatch) -> None:
         if self._pace.clock() - watch.state.looked_at >= OLD_SECONDS:
             await watch.look(wait=MAX_WAIT_SECONDS)
+
+    async def _watch_evidence(self, folder: EvidenceFolder) -> None:
+        while True:
+            await asyncio.sleep(self._pace.interval)
+            await self._look_at_evidence(folder)
+
+    async def _look_at_evidence(self, folder: EvidenceFolder) -> None:
+        try:
+            shelf = await asyncio.to_thread(folder.changed)
+        except OSError as error:
+            # I34: what was read stays; a folder that is being written to is looked at again.
+            _log.warning("evidence_not_read", why=error.strerror)
+            return
+        if shelf is not None:
+            self.shelf = shelf
+            _log.info("evidence_read", accepted=len(shelf.evidence), refused=len(shelf.refused))
 
     def _forget_revision(self) -> None:
         self._revision = ""

@@ -16,9 +16,8 @@ from harness.common.v1.placement_pb2 import (
     Placement,
 )
 from services.catalog.canonical import canonical_json, digest
-from services.catalog.capabilities import complete
 from services.catalog.descriptor_policy import CONTRACT_VERSIONS, KnownDescriptor
-from services.catalog.operator_file import AllowedAdapter, ProfileEntry
+from services.catalog.operator_file import AllowedAdapter
 from services.catalog.tool_registry import RegisteredTool, Tools
 
 PLACEMENTS: Final[Mapping[str, Placement.ValueType]] = {
@@ -73,43 +72,3 @@ def _verdict_parts(state: HarnessState) -> list[Any]:
     descriptor = None if state.known is None else digest(state.known.document)
     profiles = {profile.id: digest(profile.model_dump(mode="json")) for profile in adapter.profiles.values()}
     return [adapter.enabled, bool(state.blocked), descriptor, profiles]
-
-
-def public_harness(state: HarnessState) -> pb.Harness:
-    """The harness as authors see it: no address, setting, sandbox or incarnation (I18)."""
-    harness = pb.Harness(
-        harness_id=state.adapter.harness_id,
-        display_name=state.adapter.harness_id,
-        availability=state.availability,
-        reason=state.reason,
-        # I21: no claim is certified without evidence that matches the running versions, and none is kept yet.
-        certification=pb.CERTIFICATION_BLOCKED if state.blocked else pb.CERTIFICATION_EXPERIMENTAL,
-        profiles=[_public_profile(profile) for profile in state.adapter.profiles.values()],
-    )
-    if state.known is None:
-        for key, capability in complete({}).items():
-            harness.capabilities[key].CopyFrom(capability)
-        return harness
-    said = state.known.descriptor
-    harness.display_name = said.display_name
-    harness.description = said.description
-    harness.adapter_version = said.adapter_version
-    harness.sdk_name = said.sdk_name
-    harness.sdk_version = said.sdk_version
-    harness.contract_version = state.known.contract_version
-    harness.placements.extend(said.placements)
-    harness.options_schema.CopyFrom(said.options_schema)
-    harness.presentation.CopyFrom(said.presentation)
-    for key, capability in state.known.capabilities.items():
-        harness.capabilities[key].CopyFrom(capability)
-    return harness
-
-
-def _public_profile(profile: ProfileEntry) -> pb.Profile:
-    return pb.Profile(
-        profile_id=profile.id,
-        display_name=profile.display_name or profile.id,
-        description=profile.description,
-        placement=PLACEMENTS[profile.placement],
-        model_aliases=profile.model_aliases,
-    )

@@ -208,8 +208,9 @@ async def test_wrong_settings_are_said_before_anything_is_sent() -> None:
 
 HARNESS = {
     "harness_id": "reference", "display_name": "Reference", "description": "", "adapter_version": "1", "sdk_name": "", "sdk_version": "",
-    "availability": "available", "certification": "experimental", "placements": ["provider_managed"], "reason": "",
-    "profiles": [{"profile_id": "default", "placement": "provider_managed", "description": "Here."}],
+    "availability": "available", "certification": "experimental", "certification_reason": "No evidence.", "evidence_ids": [],
+    "placements": ["provider_managed"], "reason": "",
+    "profiles": [{"profile_id": "default", "placement": "provider_managed", "certification": "experimental", "description": "Here."}],
     "options_schema": {"properties": {"greeting": {"type": "string", "description": "Said first."}}},
     "capabilities": {
         "memory.semantic": {"level": "unavailable", "explanation": "Not connected.", "constraints": None, "evidence_id": ""},
@@ -243,6 +244,8 @@ async def test_harnesses_are_listed_and_shown(mesh: StandIn) -> None:
         "provider unhealthy 2026-01-02T03:04:05Z Does not answer.",
         "storage unknown",
         "health unhealthy",
+        "evidence No evidence.",
+        "default provider_managed experimental Here.",
         "active runs 2 of 8",
     }
     assert machine.document["harness"] == HARNESS

@@ -6,8 +6,9 @@ from typing import Any
 
 from harness.catalog.v1 import harness_service_pb2 as pb
 from harness.catalog.v1.harness_service_pb2_grpc import HarnessServiceServicer
+from services.catalog.published import public_harness
 from services.catalog.registry import Registry
-from services.catalog.snapshot import CONTRACT_VERSION, public_harness
+from services.catalog.snapshot import CONTRACT_VERSION
 from services.common.errors import not_found
 
 
@@ -22,7 +23,7 @@ class HarnessServicer(HarnessServiceServicer):
         return pb.ListHarnessesResponse(
             contract_version=CONTRACT_VERSION,
             catalog_revision=snapshot.revision,
-            harnesses=[public_harness(state) for state in snapshot.harnesses.values()],
+            harnesses=[public_harness(state, self._registry.standing(state)) for state in snapshot.harnesses.values()],
         )
 
     async def GetHarnessHealth(self, request: pb.GetHarnessHealthRequest, context: Any) -> pb.GetHarnessHealthResponse:

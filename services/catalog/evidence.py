@@ -1,0 +1,158 @@
+"""Evidence of certification: what of a report of `harness certify` is believed (certification, Evidence; I21).
+
+The id protects against mistakes, not against forgery: whose evidence counts, the operator decides by what lies in the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, cast
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from services.catalog.canonical import canonical_json
+from services.common.capabilities import KEYS
+
+SCHEMA: Final = 1
+SECTIONS: Final = tuple(range(1, 13))
+MAX_EVIDENCE_BYTES: Final = 4 << 20
+CERTIFIED: Final = "certified"
+_VOLATILE: Final = frozenset({"evidence_id", "started_at", "seconds"})
+_VOLATILE_OF_CASE: Final = frozenset({"seconds", "figures"})
+
+Word = Annotated[str, Field(max_length=128)]
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Placement = Literal["adapter", "worker"]
+
+
+class EvidenceRefused(ValueError):
+    """Why a document is no evidence. `harness_id` is whose it says to be, empty if it does not say."""
+
+    def __init__(self, why: str, harness_id: str = "") -> None:
+        super().__init__(why)
+        self.harness_id = harness_id
+
+
+class _Part(BaseModel):
+    # What a later kit adds is no reason to refuse what is understood; that is what the schema's number is for.
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, hide_input_in_errors=True)
+
+
+class _Adapter(_Part):
+    harness_id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{1,63}$")]
+    adapter_version: Annotated[str, Field(min_length=1, max_length=128)]
+    sdk_name: Word
+    sdk_version: Word
+    contract_version: Annotated[int, Field(ge=1)]
+    descriptor_digest: Digest
+
+
+class _Kit(_Part):
+    version: Annotated[str, Field(min_length=1, max_length=64)]
+    cases_digest: Digest
+
+
+class _Capability(_Part):
+    claimed: Word
+    result: Word
+
+
+class _Document(_Part):
+    kind: Literal["harness.certification"]
+    evidence_id: Annotated[str, Field(pattern=r"^cert-[0-9a-f]{32}$")]
+    verdict: Word
+    adapter: _Adapter
+    placement: Placement
+    kit: _Kit
+    sections: Annotated[list[int], Field(max_length=64)]
+    totals: dict[str, int]
+    capabilities: Annotated[dict[str, _Capability], Field(max_length=128)]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A certification that passed: of which versions, in which placement, and which claims it looked at."""
+
+    evidence_id: str
+    harness_id: str
+    adapter_version: str
+    sdk_name: str
+    sdk_version: str
+    contract_version: int
+    placement: Placement
+    kit_version: str
+    certified: Mapping[str, str]
+    """Capability keys that were looked at and in order, each with the level that was claimed then."""
+
+
+def read_evidence(data: bytes) -> Evidence:
+    """The evidence in a file. Errors: `EvidenceRefused`."""
+    if len(data) > MAX_EVIDENCE_BYTES:
+        raise EvidenceRefused(f"it has more than {MAX_EVIDENCE_BYTES} bytes")
+    try:
+        document = cast(object, orjson.loads(data))
+    except orjson.JSONDecodeError:
+        raise EvidenceRefused("it is no JSON") from None
+    if not isinstance(document, dict):
+        raise EvidenceRefused("it is no JSON object")
+    return _accepted(cast(dict[str, Any], document))
+
+
+def _accepted(document: dict[str, Any]) -> Evidence:
+    harness_id = _named(document)
+    schema = document.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or not 1 <= schema <= SCHEMA:
+        raise EvidenceRefused(f"it is not of schema {SCHEMA}: use a kit of this release", harness_id)
+    try:
+        said = _Document.model_validate(document)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))
+        raise EvidenceRefused(f"its field {place[:64]} is not as it should be", harness_id) from None
+    if said.evidence_id != evidence_id(document):
+        raise EvidenceRefused("its id is not that of its content: something was changed", harness_id)
+    if said.verdict != CERTIFIED:
+        raise EvidenceRefused(f"its verdict is not {CERTIFIED}", harness_id)
+    # A verdict that its own parts contradict was not made by the kit.
+    if tuple(said.sections) != SECTIONS or said.totals.get("failed", 1) != 0 or not said.totals.get("passed", 0):
+        raise EvidenceRefused("its verdict does not follow from its sections and totals", harness_id)
+    if set(said.capabilities) != set(KEYS) or any(each.result == "failed" for each in said.capabilities.values()):
+        raise EvidenceRefused("its verdict does not follow from its capabilities", harness_id)
+    adapter = said.adapter
+    return Evidence(
+        said.evidence_id,
+        adapter.harness_id,
+        adapter.adapter_version,
+        adapter.sdk_name,
+        adapter.sdk_version,
+        adapter.contract_version,
+        said.placement,
+        said.kit.version,
+        {key: each.claimed for key, each in said.capabilities.items() if each.result == CERTIFIED},
+    )
+
+
+def evidence_id(document: Mapping[str, Any]) -> str:
+    """The id that a document's content has (certification, Evidence). Errors: `EvidenceRefused` for what has no canonical form."""
+    content = {key: value for key, value in document.items() if key not in _VOLATILE}
+    cases = content.get("cases")
+    if isinstance(cases, list):
+        content["cases"] = [_lasting(case) for case in cast(list[object], cases)]
+    try:
+        return f"cert-{hashlib.sha256(canonical_json(content)).hexdigest()[:32]}"
+    except orjson.JSONEncodeError:
+        raise EvidenceRefused("it is nested too deeply") from None
+
+
+def _lasting(case: object) -> object:
+    if not isinstance(case, dict):
+        return case
+    return {key: value for key, value in cast(dict[str, Any], case).items() if key not in _VOLATILE_OF_CASE}
+
+
+def _named(document: Mapping[str, Any]) -> str:
+    adapter = document.get("adapter")
+    name: object = cast(Mapping[str, Any], adapter).get("harness_id") if isinstance(adapter, dict) else None
+    return name if isinstance(name, str) and len(name) <= 64 else ""

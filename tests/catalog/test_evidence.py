@@ -1,0 +1,268 @@
+"""Certified is what evidence of exactly the running versions says; everything else is experimental (I21)."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google.protobuf import json_format
+
+from harness.adapter.v1.descriptor_pb2 import Descriptor
+from services.catalog.certification import Standing, standing_of
+from services.catalog.descriptor_policy import admit
+from services.catalog.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceRefused, read_evidence
+from services.catalog.evidence_folder import EvidenceFolder, Shelf
+from services.catalog.operator_file import AllowedAdapter, Operator, ProfileEntry, load_operator_file
+from services.catalog.snapshot import HarnessState
+from services.common.capabilities import KEYS
+from services.common.errors import ConfigurationError
+from tests.catalog.conftest import Host, Start
+from tests.catalog.processes import AVAILABLE, operator, toy_entry, until
+from tests.catalog.toy_adapter import descriptor
+
+EXPERIMENTAL, CERTIFIED, BLOCKED = 1, 2, 3
+CANARY = "canary-e51f"
+DIGEST = "sha256:" + "0" * 64
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """What the kit writes about the toy adapter, with the id of its content."""
+    capabilities = {
+        key: {"claimed": "unavailable", "result": "not_applicable", "reason": "Not claimed.", "rules": []}
+        for key in KEYS
+    }
+    capabilities["stream.text"] = {"claimed": "native", "result": "certified", "reason": "", "rules": ["2.1"]}
+    capabilities["session.multi_turn"] = {"claimed": "native", "result": "not_verified", "reason": "x", "rules": []}
+    document = {
+        "kind": "harness.certification",
+        "schema": 1,
+        "verdict": "certified",
+        "adapter": {
+            "harness_id": "toy", "adapter_version": "1.2.3", "sdk_name": "toy-sdk", "sdk_version": "9.1", "contract_version": 1,
+            "descriptor_digest": DIGEST,
+        },
+        "placement": "adapter",
+        "replica": False,
+        "kit": {"version": "0.1.0", "cases_digest": DIGEST},
+        "driver": "reference",
+        "sections": list(range(1, 13)),
+        "started_at": "2026-01-02T03:04:05Z",
+        "seconds": 12.5,
+        "totals": {"passed": 100, "failed": 0, "not_applicable": 20, "not_verified": 3},
+        "capabilities": capabilities,
+        "rules": {"2.1": {"section": 2, "result": "passed", "reason": ""}},
+        "cases": [{"id": "c", "rule": "2.1", "section": 2, "title": "Ümläut", "result": "passed", "reason": "", "seconds": 0.5,
+                   "figures": {"events": 3.5}}],
+        **changes,
+    }  # fmt: skip
+    document["evidence_id"] = identity(document)
+    return document
+
+
+def identity(document: dict[str, Any]) -> str:
+    """The id as the page on certification says it is made, written a second time."""
+    kept = {key: value for key, value in document.items() if key not in ("evidence_id", "started_at", "seconds")}
+    kept["cases"] = [{k: v for k, v in case.items() if k not in ("seconds", "figures")} for case in kept["cases"]]
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "cert-" + hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def adapter(**changes: Any) -> dict[str, Any]:
+    return {"adapter": {**report()["adapter"], **changes}}
+
+
+def encoded(document: Any) -> bytes:
+    return json.dumps(document).encode()
+
+
+def test_a_report_that_passed_is_evidence() -> None:
+    evidence = read_evidence(encoded(report()))
+    assert (evidence.harness_id, evidence.adapter_version, evidence.sdk_version) == ("toy", "1.2.3", "9.1")
+    assert (evidence.contract_version, evidence.placement, evidence.kit_version) == (1, "adapter", "0.1.0")
+    assert evidence.certified == {"stream.text": "native"}
+    # Times and figures are no part of what it is.
+    later = report(started_at="2027-01-01T00:00:00Z", seconds=99.0)
+    later["cases"][0] |= {"seconds": 7.0, "figures": {}}
+    assert read_evidence(encoded(later)).evidence_id == evidence.evidence_id
+
+
+def without(*names: str) -> dict[str, Any]:
+    document = {key: value for key, value in report().items() if key not in names}
+    return {**document, "evidence_id": identity(document)}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"{", "no JSON"),
+        (b"[]", "no JSON object"),
+        (b"[" * 5000, "no JSON"),
+        (encoded({"schema": 1, "cases": [], "x": json.loads("[" * 300 + "]" * 300)}), ""),
+        (encoded(report(schema=2)), "not of schema 1"),
+        (encoded(report(schema=True)), "not of schema 1"),
+        (encoded(without("schema")), "not of schema 1"),
+        (encoded(report(kind="other")), "field kind"),
+        (encoded(without("kit")), "field kit"),
+        (encoded(report(kit={"version": "1", "cases_digest": "none"})), "field kit.cases_digest"),
+        (encoded(report(**adapter(harness_id="../x"))), "field adapter.harness_id"),
+        (encoded(report(placement="in_process")), "field placement"),
+        (encoded({**report(), "verdict": "certified", "driver": CANARY}), "something was changed"),
+        (encoded({**report(verdict="failed"), "verdict": "certified"}), "something was changed"),
+        (encoded(report(verdict="failed")), "verdict is not certified"),
+        (encoded(report(verdict="partial")), "verdict is not certified"),
+        (encoded(report(sections=[1, 2])), "does not follow from its sections"),
+        (encoded(report(totals={"passed": 3, "failed": 1})), "does not follow from its sections and totals"),
+        (encoded(report(totals={"passed": 0, "failed": 0})), "does not follow from its sections and totals"),
+        (encoded(report(capabilities={})), "does not follow from its capabilities"),
+        (b" " * (MAX_EVIDENCE_BYTES + 1), "more than"),
+    ],
+)
+def test_i21_what_is_no_evidence_is_refused_with_the_reason_and_without_its_content(data: bytes, why: str) -> None:
+    with pytest.raises(EvidenceRefused) as caught:
+        read_evidence(data)
+    assert why in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+def state(*placements: str, **changes: Any) -> HarnessState:
+    """The toy harness as it runs, with a profile for each placement."""
+    profiles = {
+        each: ProfileEntry.model_validate(
+            {"id": each.split("_")[0], "placement": each}
+            | ({"sandbox": {"worker_module": "x"}} if each == "sandbox_pod" else {})
+        )
+        for each in placements or ("provider_managed",)
+    }
+    allowed = AllowedAdapter("toy", "unix:/x", None, True, {profile.id: profile for profile in profiles.values()})
+    return HarnessState(allowed, admit("toy", json_format.ParseDict(descriptor(**changes), Descriptor())))
+
+
+def evidence(**changes: Any) -> Evidence:
+    return read_evidence(encoded(report(**changes)))
+
+
+def standing(state: HarnessState, *reports: Evidence) -> Standing:
+    return standing_of(state, Shelf(tuple(reports)))
+
+
+def test_i21_evidence_of_the_running_versions_certifies_the_claims_it_looked_at() -> None:
+    one = evidence()
+    found = standing(state(), one)
+    assert (found.certification, found.reason, found.evidence_ids) == (CERTIFIED, "", (one.evidence_id,))
+    # Claimed and looked at; what was only claimed, and what is claimed differently now, is not shown.
+    assert found.capabilities == {"stream.text": one.evidence_id}
+    emulated = state(capabilities={"stream.text": {"level": "CAPABILITY_LEVEL_EMULATED"}})
+    assert standing(emulated, one).capabilities == {}
+
+
+@pytest.mark.parametrize(
+    "running",
+    [{"adapter_version": "1.2.4"}, {"sdk_version": "9.2"}, {"sdk_name": "other-sdk"}, {"adapter_version": "1.2.3-rc1"}],
+)
+def test_i21_another_version_turns_it_back(running: dict[str, Any]) -> None:
+    found = standing(state(**running), evidence())
+    assert (found.certification, found.evidence_ids, found.capabilities) == (EXPERIMENTAL, (), {})
+    assert "The evidence at hand is of adapter 1.2.3" in found.reason
+
+
+def test_i21_evidence_of_another_contract_or_harness_certifies_nothing() -> None:
+    assert standing(state(), evidence(**adapter(contract_version=2))).certification == EXPERIMENTAL
+    other = standing(state(), evidence(**adapter(harness_id="other")))
+    assert (other.certification, other.reason) == (EXPERIMENTAL, "There is no evidence for this harness.")
+
+
+def test_i21_each_placement_needs_its_own_evidence_and_in_process_is_never_certified() -> None:
+    hosted, worker = evidence(), evidence(placement="worker")
+    both = state("provider_managed", "sandbox_pod")
+    found = standing(both, hosted)
+    assert (found.certification, found.profiles) == (EXPERIMENTAL, {"provider"})
+    assert "these profiles: sandbox" in found.reason
+    assert (found.of_profile("provider"), found.of_profile("sandbox")) == (CERTIFIED, EXPERIMENTAL)
+    assert standing(both, hosted, worker).certification == CERTIFIED
+    assert standing(state(), worker).certification == EXPERIMENTAL
+    inside = standing(state("provider_managed", "in_process"), hosted, worker)
+    assert inside.certification == EXPERIMENTAL
+    assert "never certified: in" in inside.reason
+    assert inside.of_profile("in") == EXPERIMENTAL
+
+
+def test_why_there_is_no_certification_is_said() -> None:
+    assert "never seen" in standing(HarnessState(state().adapter)).reason
+    refused = Shelf(refused=(("toy", "its verdict is not certified"),))
+    assert standing_of(state(), refused).reason == "Its evidence is refused: its verdict is not certified."
+
+
+def test_a_folder_is_read_again_when_something_in_it_changes(tmp_path: Path) -> None:
+    folder = EvidenceFolder(tmp_path)
+    first = folder.changed()
+    assert first == Shelf()
+    assert folder.changed() is None
+    (tmp_path / "toy.json").write_bytes(encoded(report()))
+    (tmp_path / "broken.json").write_bytes(b"{")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "certification.json").write_bytes(encoded(report(placement="worker")))
+    (tmp_path / "run" / "other.json").write_bytes(b"{")
+    (tmp_path / "junit.xml").write_bytes(b"<x/>")
+    found = folder.changed()
+    assert found is not None
+    assert {each.placement for each in found.evidence} == {"adapter", "worker"}
+    assert found.refused == (("", "it is no JSON"),)
+    assert folder.changed() is None
+    (tmp_path / "toy.json").unlink()
+    found = folder.changed()
+    assert found is not None
+    assert {each.placement for each in found.evidence} == {"worker"}
+    with pytest.raises(OSError, match="No such file"):
+        EvidenceFolder(tmp_path / "gone").changed()
+
+
+def loaded(folder: Path, evidence: str) -> Operator:
+    file = folder / "harness.yaml"
+    file.write_text(yaml.safe_dump(operator(certification={"evidence": evidence})))
+    return load_operator_file(file, folder, {})
+
+
+def test_i32_a_folder_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "evidence").mkdir()
+    assert loaded(tmp_path, "evidence").evidence == tmp_path / "evidence"
+    with pytest.raises(ConfigurationError, match=r"certification.evidence: 'nowhere' is no folder"):
+        loaded(tmp_path, "nowhere")
+
+
+async def test_i21_a_harness_is_certified_as_long_as_the_evidence_fits_what_runs(
+    host: Host, start: Start, folder: Path
+) -> None:
+    (folder / "evidence").mkdir()
+    adapter_host = await host()
+    profiles = [{"id": "default", "placement": "provider_managed"}]
+    config = operator(toy_entry(profiles=profiles), certification={"evidence": "evidence"})
+    client = await start(config, adapter_poll_seconds=0.1)
+    harness = await until(client.harness, lambda harness: harness.availability == AVAILABLE)
+    assert (harness.certification, harness.certification_reason) == (
+        EXPERIMENTAL,
+        "There is no evidence for this harness.",
+    )
+    revision = (await client.list()).catalog_revision
+    assert not (await client.resolve()).descriptor.replay_safe
+    document = report()
+    (folder / "evidence" / "toy.json").write_bytes(encoded(document))
+    harness = await until(client.harness, lambda harness: harness.certification == CERTIFIED)
+    assert (harness.certification_reason, list(harness.evidence_ids)) == ("", [document["evidence_id"]])
+    assert harness.profiles[0].certification == CERTIFIED
+    assert harness.capabilities["stream.text"].evidence_id == document["evidence_id"]
+    assert harness.capabilities["session.multi_turn"].evidence_id == ""  # claimed, and never its own word for it
+    assert (await client.resolve()).descriptor.replay_safe  # believed with evidence
+    assert (await client.list()).catalog_revision == revision  # it changes no verdict
+    adapter_host.says["descriptor"] = descriptor(adapter_version="1.2.4")
+    harness = await until(client.harness, lambda harness: harness.adapter_version == "1.2.4")
+    assert harness.certification == EXPERIMENTAL
+    assert "adapter 1.2.4 with toy-sdk 9.1 and contract 1 is running" in harness.certification_reason
+    assert not (await client.resolve()).descriptor.replay_safe
+    adapter_host.says["descriptor"] = descriptor()
+    await until(client.harness, lambda harness: harness.certification == CERTIFIED)
+    (folder / "evidence" / "toy.json").write_bytes(encoded({**document, "verdict": "certified", "driver": CANARY}))
+    harness = await until(client.harness, lambda harness: harness.certification != CERTIFIED)
+    assert "something was changed" in harness.certification_reason
+    assert CANARY not in str(harness)
