@@ -191,7 +191,7 @@ export class Registry {
   #makeRoom(): void {
     if (this.#slots.size < this.limits.maxRuntimes) return;
     // I35: executors acknowledge seldom, so an ended run that was read to its end must not count as work.
-    const idle = [...this.#slots.values()].find((slot) => slot.mayMakeRoom);
+    const idle = [...this.#slots.values()].find((slot) => slot.idle);
     if (idle === undefined) throw refusal.capacity(`All ${this.limits.maxRuntimes} runtimes of this host are at work.`);
     this.#drop(idle);
   }
@@ -204,7 +204,7 @@ export class Registry {
 
   #dropIdle(unusedSince: number): void {
     for (const slot of this.#slots.values()) {
-      if (slot.usedAt <= unusedSince && !slot.busy) this.#drop(slot);
+      if (slot.usedAt <= unusedSince && slot.idle) this.#drop(slot);
     }
   }
 

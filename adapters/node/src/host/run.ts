@@ -64,6 +64,8 @@ export class Run implements Dispensable {
   #reader = 0;
   #sent = 0;
   #acked = 0;
+  /** Whether the run has ended and nobody came for what is left of it. */
+  #orphaned = false;
   #deadlineTimer: NodeJS.Timeout | undefined;
   #detachTimer: NodeJS.Timeout | undefined;
 
@@ -111,9 +113,10 @@ export class Run implements Dispensable {
     return this.#buffer.forgotten < this.#buffer.last;
   }
 
-  /** Whether the last reader was given all of a run that nobody works on any more. */
+  /** Whether nobody works on the run any more, and its last reader was given all of it, or nobody came for it in the whole grace. */
   get handedOver(): boolean {
-    return !this.#working && Math.max(this.#sent, this.#buffer.forgotten) >= this.#buffer.last;
+    const given = Math.max(this.#sent, this.#buffer.forgotten) >= this.#buffer.last;
+    return !this.#working && (given || this.#orphaned);
   }
 
   /** A call of this generation came: from now on an older executor is refused (I10). */
@@ -160,6 +163,7 @@ export class Run implements Dispensable {
     const me = this.#reader;
     // Who comes again wants it all again: until then nothing of it is given up.
     this.#sent = after;
+    this.#orphaned = false;
     this.#memory.withdraw(this);
     this.#progress.ring();
     clearTimeout(this.#detachTimer);
@@ -233,8 +237,9 @@ export class Run implements Dispensable {
 
   #onDetached(): void {
     if (this.finished) {
-      // Nobody came for the rest in all that time.
-      this.giveUpDrafts();
+      // Kept all the same until others need the room: who comes late still gets the truth.
+      this.#orphaned = true;
+      this.#settle();
       return;
     }
     log("warning", "run_detached_too_long", { run_id: this.runId });

@@ -57,14 +57,9 @@ export class RuntimeSlot {
     this.#memory = memory;
   }
 
-  /** Whether a run works here, or an ended one has drafts that nobody has stored yet. */
-  get busy(): boolean {
-    return this.#run !== undefined && (this.#run.working || this.#run.keepsDrafts);
-  }
-
-  /** Whether a full host may drop it: whoever read the last run has been given all of it. */
-  get mayMakeRoom(): boolean {
-    return this.#run === undefined || this.#run.handedOver;
+  /** Whether it may be dropped: nothing works here, and what its last run said was handed over. */
+  get idle(): boolean {
+    return !this.#restarting && (this.#run === undefined || this.#run.handedOver);
   }
 
   // --- runs ---
