@@ -27,7 +27,7 @@ PATIENCE_SECONDS: Final = 90.0
 
 
 class MongoStores:
-    """The stores in one database. The compatible server reads a whole collection for every question that does not name one `_id`."""
+    """The stores in one database. Each question is for keys or one range: the compatible server reads a whole collection for any other."""
 
     look_seconds = 0.15
 
@@ -48,8 +48,13 @@ class MongoStores:
 
     def open_runs(self) -> list[Document]:
         """See `Stores.open_runs`."""
+        # Queued ones first: one that begins meanwhile is found twice, and never not at all.
         ranges = [entries(entry([status]), EVERYTHING) for status in OPEN]
-        return self._find("runs", "runs", {"$or": [{self._status: {"$gte": low, "$lt": high}} for low, high in ranges]})
+        return [
+            found
+            for low, high in ranges
+            for found in self._find("runs", "runs", {self._status: {"$gte": low, "$lt": high}})
+        ]
 
     def run(self, run_id: str) -> Document | None:
         """See `Stores.run`."""
