@@ -16,10 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.cpu_share import LEAST, cpu_shares
 from bench.load.client import Target
 from bench.load.sampling import ProcessTree
 from bench.measure import DEFAULT_MODES, MODES, QUICK, Results, Sizes, measure, warm_up
-from bench.report import plain, problems, rows, table_text
+from bench.report import busy_text, plain, problems, rows, table_text
 from bench.servers import ceiling, fresh_mesh, mesh_state, running_mesh
 
 OUTPUT = Path("build/bench")
@@ -34,19 +35,25 @@ async def bench(options: argparse.Namespace) -> int:
     several: Results = {}
     limit: Results = {}
     async with AsyncExitStack() as stack:
+        shares = None if options.cpu_share is None else stack.enter_context(cpu_shares(options.cpu_share))
         meshes = [(await stack.enter_async_context(_mesh(options)), ours)]
         if options.replicas is not None:
             meshes.append((await stack.enter_async_context(fresh_mesh(options.profile, options.replicas)), several))
+        if shares is not None:
+            for (_, data_dir), _ in meshes:
+                shares.give(_replicated(options, data_dir))
         against = await stack.enter_async_context(ceiling()) if options.ceiling else None
         for server in [target for (target, _), _ in meshes] + ([] if against is None else [against]):
             await warm_up(server, 40 if not options.quick else 4)
         tree = ProcessTree(meshes[0][0][0].pid)
         before = [_restarts(data_dir) for (_, data_dir), _ in meshes]
         memory = {"start_mib": tree.memory_mib()}
+        # In turns, within the same minute: the machine may be another one in the next.
+        rounds, each = (1, sizes) if len(meshes) == 1 else (sizes.repeat, replace(sizes, repeat=1))
         for mode in options.modes:
-            # In the same minute: the machine may be another one in the next.
-            for (target, _), results in meshes:
-                results[mode] = await _told(target, mode, sizes)
+            for _ in range(rounds):
+                for (target, _), results in meshes:
+                    results.setdefault(mode, []).extend(await _told(target, mode, each))
             memory[f"after_{mode}_mib"] = tree.memory_mib()
             if against is not None and mode not in WITHOUT_CEILING:
                 limit[mode] = await _told(against, mode, sizes)
@@ -59,8 +66,9 @@ async def bench(options: argparse.Namespace) -> int:
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()},
         "profile": options.profile,
         "replicas": options.replicas,
+        "cpu_share": options.cpu_share,
         "sizes": plain(sizes),
-        "rows": [{**plain(row), "ratio": row.ratio} for row in table],
+        "rows": [{**plain(row), "ratio": row.ratio, "gain": row.gain} for row in table],
         "problems": wrong,
         "memory": memory,
         "mesh": plain(ours),
@@ -69,10 +77,19 @@ async def bench(options: argparse.Namespace) -> int:
     }
     path = _write(options.output, document)
     print(table_text(table))
+    for name, figures in (("one process of each", ours), ("replicas", several)):
+        if busy := busy_text(figures, options.cpu_share):
+            print(f"at 32 lanes, {name}:\n{busy}")
     for problem in wrong:
         print(f"WRONG: {problem}")
     print(f"figures: {path}")
     return 1 if wrong else 0
+
+
+def _replicated(options: argparse.Namespace, data_dir: Path) -> list[int]:
+    """The processes of the services that `--replicas` names, be there one of each or several."""
+    services = {part.partition("=")[0].strip() for part in options.replicas.split(",")}
+    return [process.pid for process in mesh_state(data_dir).processes if process.service in services]
 
 
 @asynccontextmanager
@@ -131,6 +148,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _share(text: str) -> float:
+    number = float(text)
+    if not LEAST <= number <= 64:
+        raise argparse.ArgumentTypeError(f"must be {LEAST:g} to 64 cores")
+    return number
+
+
 def _counts(text: str) -> tuple[int, ...]:
     return tuple(_count(part) for part in text.split(","))
 
@@ -152,9 +176,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--profile", default="default", help="operator profile the runs use")
     add("--data-dir", type=Path, help="measure the mesh that runs on this data folder, and leave it running")
     add("--replicas", help="measure beside it a mesh with replicas, as in `harness up --replicas runs=2,gateway=2`")
+    add(
+        "--cpu-share",
+        type=_share,
+        metavar="CORES",
+        help="with --replicas: every process of the services it names, in both meshes, gets so many cores and no more (0.1), as if on a machine "
+        "of its own; bus, adapter, sandboxes and the load are not bounded. Without it, replicas on one machine share the cores that one process "
+        "of each has too, and show what they cost, not what they bring. Needs root and control groups",
+    )
     add("--no-ceiling", dest="ceiling", action="store_false", help="measure the mesh alone")
     add("--output", type=Path, default=OUTPUT, help=f"folder of the JSON files ({OUTPUT})")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.cpu_share is not None and (given.replicas is None or given.data_dir is not None):
+        parser.error("--cpu-share is for --replicas, and for meshes of the bench's own: not with --data-dir")
+    return given
 
 
 async def _bench_until_told(options: argparse.Namespace) -> int:

@@ -61,7 +61,7 @@ async def warm_up(target: Target, runs: int) -> None:
 
 async def measure(target: Target, mode: str, sizes: Sizes) -> list[Any]:
     """One mode at one server: every figure of it, in the order measured."""
-    tree = ProcessTree(target.pid)
+    tree = ProcessTree(target.pid, target.processes)
     results: list[Any] = []
     async with Client(target) as client:
         if mode == "fanout":

@@ -25,6 +25,11 @@ class Row:
         """Ours over the ceiling."""
         return self.ours / self.ceiling if self.ours is not None and self.ceiling else None
 
+    @property
+    def gain(self) -> float | None:
+        """With replicas over ours."""
+        return self.replicated / self.ours if self.replicated is not None and self.ours else None
+
 
 @dataclass(frozen=True, slots=True)
 class _Column:
@@ -120,10 +125,11 @@ def problems(figures: Figures) -> list[str]:
 def table_text(table: Sequence[Row]) -> str:
     """The table for people."""
     with_replicas = any(row.replicated is not None for row in table)
-    lines = [("work", "ours", *(["with replicas"] if with_replicas else []), "ceiling", "ratio", "goal")]
+    lines = [("work", "ours", *(["with replicas", "over ours"] if with_replicas else []), "ceiling", "ratio", "goal")]
     for row in table:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        replicated = [_number(row.replicated, row.unit)] if with_replicas else []
+        gain = "" if row.gain is None else f"{row.gain:.2f}"
+        replicated = [_number(row.replicated, row.unit), gain] if with_replicas else []
         lines.append(
             (row.work, _number(row.ours, row.unit), *replicated, _number(row.ceiling, row.unit), ratio, row.goal)
         )
@@ -134,6 +140,18 @@ def table_text(table: Sequence[Row]) -> str:
         )
         for line in lines
     )
+
+
+def busy_text(figures: Figures, cores: float | None) -> str:
+    """What each process did for runs at many lanes: CPU of a run and, with a share of `cores`, how much of it that took; the busiest first."""
+    many = [result for result in figures.get("runs", ()) if result.lanes > 1]
+    lines: list[tuple[float, str]] = []
+    for name in sorted({name for result in many for name in result.cpu_ms_of}):
+        cpu = median(result.cpu_ms_of.get(name, 0.0) for result in many)
+        used = median(result.cpu_ms_of.get(name, 0.0) * result.runs_per_second / 1000 for result in many)
+        of_share = "" if cores is None else f", {used / cores:.0%} of {cores:g}"
+        lines.append((used, f"  {name:<20} {cpu:6.2f} ms CPU a run, {used:.3f} cores{of_share}"))
+    return "\n".join(line for _, line in sorted(lines, reverse=True))
 
 
 def plain(value: Any) -> Any:

@@ -46,8 +46,9 @@ def running_mesh(data_dir: Path, profile: str) -> Target:
     state = mesh_state(data_dir)
     token = os.environ.get("HARNESS_TOKEN") or DEVELOPMENT_TOKEN
     others = tuple(process.url for process in state.processes if process.url not in ("", state.url))
+    processes = tuple((process.name, process.pid) for process in state.processes)
     name = "replicated mesh" if others else "mesh"
-    return Target(name, state.url, state.pid, token, profile=profile, more_urls=others)
+    return Target(name, state.url, state.pid, token, profile=profile, more_urls=others, processes=processes)
 
 
 def mesh_state(data_dir: Path) -> MeshState:

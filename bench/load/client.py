@@ -33,6 +33,8 @@ class Target:
     profile: str = "default"
     more_urls: tuple[str, ...] = ()
     """Of the other gateways, where there are several: requests go to all of them in turn."""
+    processes: tuple[tuple[str, int], ...] = ()
+    """Name and pid of each process below it, as far as they have names."""
 
 
 @dataclass(slots=True)

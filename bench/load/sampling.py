@@ -1,6 +1,6 @@
 """Percentiles of samples, and what a tree of processes has used."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -39,8 +39,21 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 class ProcessTree:
     """A process and all its descendants, looked up anew each time: workers and restarted services count too."""
 
-    def __init__(self, root_pid: int) -> None:
+    def __init__(self, root_pid: int, names: Iterable[tuple[str, int]] = ()) -> None:
+        """`names` of processes of it by pid, for `cpu_seconds_of`."""
         self._root_pid = root_pid
+        self._names = tuple(names)
+
+    def cpu_seconds_of(self) -> dict[str, float]:
+        """User and system time of each process that has a name and lives, without what it started."""
+        found: dict[str, float] = {}
+        for name, pid in self._names:
+            try:
+                times = psutil.Process(pid).cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            found[name] = times.user + times.system
+        return found
 
     def cpu_seconds(self) -> float:
         """User and system time of those that live. What a process that ended had used is gone: see `restarts` of the mesh."""

@@ -31,6 +31,8 @@ class Runs:
     runs: int
     runs_per_second: float
     cpu_ms_per_run: float
+    cpu_ms_of: dict[str, float]
+    """The same, of each process that has a name."""
     post: Summary
     first_event: Summary
     last_event: Summary
@@ -70,14 +72,16 @@ async def measure_runs(client: Client, tree: ProcessTree, lanes: int, total: int
         reading = await client.read(run_id)
         return _Timing(posted - began, reading.first_at - began, time.perf_counter() - began, reading)
 
-    cpu = tree.cpu_seconds()
+    cpu, each = tree.cpu_seconds(), tree.cpu_seconds_of()
     timings, wall = await _in_lanes(lanes, total, one)
     used = tree.cpu_seconds() - cpu
+    used_by = {name: seconds - each.get(name, 0.0) for name, seconds in tree.cpu_seconds_of().items()}
     return Runs(
         lanes=lanes,
         runs=total,
         runs_per_second=round(total / wall, 1),
         cpu_ms_per_run=round(used * 1000 / total, 2),
+        cpu_ms_of={name: round(seconds * 1000 / total, 2) for name, seconds in used_by.items()},
         post=summary_of([timing.posted for timing in timings]),
         first_event=summary_of([timing.first for timing in timings]),
         last_event=summary_of([timing.done for timing in timings]),

@@ -3,16 +3,18 @@
 import asyncio
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from bench.__main__ import parse
+from bench.cpu_share import cpu_shares
 from bench.load.client import Client, Reading
 from bench.load.sampling import ProcessTree, summary_of
 from bench.load.starts import measure_runs
-from bench.report import problems, rows, table_text
+from bench.report import busy_text, problems, rows, table_text
 from bench.servers import ceiling
 
 ROOT = Path(__file__).parents[2]
@@ -45,9 +47,11 @@ async def test_a_few_runs_at_a_real_mesh_are_measured_and_written(tmp_path):
     alone, many = document["mesh"]["runs"]
     assert (alone["lanes"], many["lanes"], many["runs"]) == (1, 32, 4)
     assert many["cpu_ms_per_run"] > 0
+    assert {"runs", "gateway", "bus"} <= set(many["cpu_ms_of"])
     assert document["problems"] == []
     assert [part["lanes"] for part in document["replicated_mesh"]["runs"]] == [1, 32]
     assert "with replicas" in output.decode()
+    assert {"runs-2", "gateway-2"} <= set(document["replicated_mesh"]["runs"][0]["cpu_ms_of"])
 
 
 @pytest.mark.parametrize(
@@ -96,3 +100,54 @@ def test_a_wrong_option_is_refused(arguments, capsys):
         parse(arguments)
     assert refused.value.code == 2
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_the_table_shows_what_replicas_bring_and_who_was_busiest():
+    def run(rate, cpu):
+        return SimpleNamespace(
+            lanes=32,
+            runs_per_second=rate,
+            cpu_ms_per_run=1.0,
+            first_event=summary_of([0.01]),
+            cpu_ms_of={"runs": cpu, "gateway": 1.0},
+        )
+
+    (first, *_) = rows({"runs": [run(20, 5.0)]}, {}, {"runs": [run(40, 2.5)]})
+    assert first.gain == 2.0
+    assert "2.00" in table_text([first])
+    busiest, other = busy_text({"runs": [run(20, 5.0)]}, 0.1).splitlines()
+    assert busiest.split()[0] == "runs"
+    assert "0.100 cores, 100% of 0.1" in busiest
+    assert "20% of 0.1" in other
+    assert "of 0.1" not in busy_text({"runs": [run(20, 5.0)]}, None)
+
+
+@pytest.mark.parametrize(
+    "others", [[], ["--replicas", "runs=2", "--data-dir", "here"], ["--replicas", "runs=2", "--cpu-share", "0.001"]]
+)
+def test_a_share_of_cpu_is_refused_where_it_would_say_nothing(others, capsys):
+    with pytest.raises(SystemExit):
+        parse(["--cpu-share", "0.1", *others])
+    assert "--cpu-share" in capsys.readouterr().err
+
+
+async def test_a_process_is_bounded_by_a_group_that_goes_with_it():
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
+    with ExitStack() as stack:
+        try:
+            shares = stack.enter_context(cpu_shares(0.25))
+        except SystemExit as reason:
+            process.kill()
+            await process.wait()
+            pytest.skip(str(reason))
+        shares.give([process.pid])
+        group = shares.groups[process.pid]
+        assert (group / "cgroup.procs").read_text().split() == [str(process.pid)]
+        if (group / "cpu.max").exists():
+            assert (group / "cpu.max").read_text().split() == ["2500", "10000"]
+        else:
+            quota, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            assert (quota, period) == (2500, 10000)
+        process.kill()
+        await process.wait()
+    assert not group.parent.exists()
