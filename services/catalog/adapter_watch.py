@@ -207,6 +207,7 @@ class AdapterWatch:
         reason = {
             Reason.UNAUTHENTICATED: "The adapter refuses our credential.",
             Reason.DEADLINE_EXCEEDED: "The adapter does not answer in time.",
+            Reason.CAPACITY: "The adapter is at its limit, or says more of itself than is read.",
             Reason.UNIMPLEMENTED: "What answers at the adapter's address is no adapter.",
         }.get(error.reason, "The adapter cannot be reached.")
         self._away(replace(seen, health=None), reason)

@@ -56,7 +56,9 @@ def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
         raise DescriptorRefused(f"The descriptor has more than {MAX_DESCRIPTOR_BYTES} bytes.")
     if said.harness_id != harness_id:
         # Not quoted: it is whatever answers at that address.
-        raise DescriptorRefused("The adapter at the configured address is that of another harness.")
+        raise DescriptorRefused(
+            "The adapter at the configured address is that of another harness: one id answers at one address alone."
+        )
     common = CONTRACT_VERSIONS.intersection(said.contract_versions)
     if not common:
         raise DescriptorRefused(

@@ -143,6 +143,9 @@ async def test_i23_a_hanging_a_flooding_and_a_failing_adapter_disturb_no_other(h
             harness = await client.harness(name)
             assert harness.availability != AVAILABLE
             assert CANARY not in harness.reason
+        assert (
+            await until(lambda: client.harness("flooding"), lambda harness: "more of itself" in harness.reason)
+        ).reason
     hanging.released.set()
 
 
@@ -222,6 +225,36 @@ async def test_i18_a_descriptor_that_breaks_a_rule_blocks_its_harness_until_it_i
     harness = await until(client.harness, is_available)
     assert harness.certification == 1
     assert (await client.list()).catalog_revision != revision
+
+
+async def test_i23_an_address_that_answers_with_the_id_of_another_is_blocked_alone_until_it_is_mended(
+    host: Host, start: Start
+) -> None:
+    await host("toy")
+    # A second process says that it is toy as well, and one says an id that nobody listed.
+    twin = await host("twin", descriptor=descriptor("toy"))
+    await host("stray", descriptor=descriptor("unlisted"))
+    client = await start(operator(*(toy_entry(name) for name in ("toy", "twin", "stray"))), adapter_poll_seconds=0.1)
+    await until(client.harness, is_available)
+    for name in ("twin", "stray"):
+
+        async def look(name: str = name) -> Any:
+            return await client.harness(name)
+
+        harness = await until(look, lambda harness: harness.availability == BLOCKED)
+        assert harness.certification == 3
+        assert "that of another harness" in harness.reason
+        assert "unlisted" not in harness.reason
+        await refused(Reason.HARNESS_CONTRACT_INCOMPATIBLE, client.resolve(name))
+    assert is_available(await client.harness())
+    assert (await client.resolve()).adapter_address.endswith("/toy.sock")
+    assert (await client.validate(blueprint())).valid
+    twin.says["descriptor"] = descriptor("twin")
+
+    async def mended() -> Any:
+        return await client.harness("twin")
+
+    await until(mended, is_available)
 
 
 async def test_what_answers_at_an_address_may_be_no_adapter(host: Host, start: Start) -> None:
