@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from google.protobuf import json_format
@@ -246,6 +247,8 @@ async def test_a_call_that_takes_long_is_asked_for_again_under_the_same_id(monke
     async with brokered(calculator=late) as broker:
         drafts = await play(broker, call("c1", "calculator", SUM))
     assert kinds(drafts) == ["tool.started", "tool.completed", "run.completed"]
+    assert completions(drafts)[0].outcome == payload_pb2.TOOL_OUTCOME_SUCCESS
+    assert len(broker.requests) >= 3
     assert {called[0] for called in broker.calls} == {"c1"}
 
 
@@ -405,7 +408,7 @@ async def test_i24_a_call_inside_a_subagent_never_waits_unseen():
 # --- the handle itself ---
 
 
-def handles(access=None, *, policies=(), known=KNOWN):
+def handles(access: Any = None, *, policies=(), known=KNOWN):
     context = runtime_pb2.RuntimeContext(tools=known)
     for tool_id, policy in policies:
         context.blueprint.tools.bindings.add(tool_id=tool_id, approval_policy=policy)
@@ -437,16 +440,31 @@ def test_i25_a_call_may_wait_unless_it_is_known_not_to(policy, expected):
     assert [tool.may_wait for tool in found][:2] == expected
 
 
-def test_i28_no_representation_holds_the_token():
+class Executor:
+    generation = 1
+
+    async def wait_for_another(self, generation, seconds):
+        return False
+
+
+def access_with(stub) -> Any:
     fence = fence_pb2.Fence(run_id="run-1", run_generation=1)
+    return FacadeAccess(stub, fence, Executor(), TOKEN, Deadline(9e9))
 
-    class Executor:
-        generation = 1
 
-        async def wait_for_another(self, generation, seconds):
-            return False
+async def test_i12_a_run_that_must_stop_makes_no_call():
+    asked = []
+    cancellation = CancellationToken()
+    cancellation.cancel(payload_pb2.CANCEL_REASON_CLIENT_REQUEST)
+    found = Tools(runtime_pb2.RuntimeContext(tools=KNOWN), access_with(lambda: asked.append(1)), cancellation)
+    answer = await found.invoke("calculator", SUM, "c1")
+    assert isinstance(answer, ToolResult)
+    assert answer.completed.outcome == payload_pb2.TOOL_OUTCOME_CANCELLED
+    assert asked == []
 
-    access = FacadeAccess(lambda: None, fence, Executor(), TOKEN, Deadline(9e9))
+
+def test_i28_no_representation_holds_the_token():
+    access = access_with(lambda: None)
     found = handles(access)
     assert TOKEN not in f"{access!r}{found!r}{[*found]!r}{found._access!r}"
     assert found.connected
