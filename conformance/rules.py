@@ -363,7 +363,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "R7.2",
-        "A cancel ends a run that works, also one whose provider hangs, within its grace and ten seconds: when it is answered, the terminal "
+        "A cancel ends a run that works, also one whose provider hangs, within its grace and thirty seconds: when it is answered, the terminal "
         "run.cancelled with the reason given is there, and nothing follows it.",
         "runtime.cancel",
     ),

@@ -18,7 +18,7 @@ NONE = error_pb2.SIDE_EFFECT_STATUS_NONE
 DEADLINE = payload_pb2.CANCEL_REASON_DEADLINE
 CLEARED = payload_pb2.CANCEL_REASON_SESSION_CLEARED
 # Beyond the grace that the call names.
-BOUND_SECONDS = 10.0
+BOUND_SECONDS = 30.0
 
 
 async def _hanging(kit: Kit) -> tuple[Binding, Run, Stream]:
