@@ -241,18 +241,26 @@ class SpreadMethod:
         # What is sent piece by piece is gone once it was asked for.
         attempts = MAX_ATTEMPTS if isinstance(request, Message) else 1
         tried: list[Replica] = []
+        store_away: HarnessError | None = None
         for attempt in range(1, attempts + 1):
             replica = await self._replicas.choose(until, wait=wait_for_ready, tried=tried)
             if replica is None:
-                raise none_there()
+                raise store_away or none_there()
+            asked_at = loop.time()
             try:
                 return await self._unless_lost(replica, request, until, metadata)
             except grpc.aio.AioRpcError as error:
                 again = cannot_have_run(error) or ((idempotent or self.idempotent) and error.code() in _CUT_OFF)
                 round_over = replica in tried or len(tried) + 1 == len(self._methods)
                 refused_by_all = round_over and error.code() not in _CUT_OFF
+                failure = from_rpc_error(error)
+                if failure.reason is Reason.STORE_UNAVAILABLE:
+                    store_away = failure
+                    # The others keep what they have there too, and most of what it takes to say so is waiting for it.
+                    again = again and loop.time() + (loop.time() - asked_at) < until
                 if not again or refused_by_all or attempt == attempts or loop.time() >= until:
-                    raise from_rpc_error(error) from None
+                    # I34: time that ran out over a store that is away is no error of another kind.
+                    raise (store_away or failure if failure.reason is Reason.DEADLINE_EXCEEDED else failure) from None
             tried.append(replica)
             if round_over:
                 # They are given a moment, as when the last one is just being restarted.

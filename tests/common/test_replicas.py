@@ -36,11 +36,14 @@ class NamedToy(ToyServicer):
         self.name = name
         self.asked: Counter[str] = Counter()
         self.refuse_begin = False
+        self.fail: Callable[[Any], Awaitable[None]] | None = None
 
     async def _act(self, request: Any, context: Any, *, second: bool = False) -> Any:
         self.asked[request.do] += 1
         if self.refuse_begin:
             raise HarnessError(Reason.UNAVAILABLE, "Stopping.", not_begun=True)
+        if self.fail is not None:
+            await self.fail(context)
         await super()._act(request, context, second=second)
         return Answer(text=self.name)
 
@@ -222,6 +225,41 @@ async def test_i11_a_call_that_may_have_run_is_made_again_only_where_that_is_the
         await ask(named, ToyStub(named.channel), "raise:unavailable")
     assert asked() == 10
     await named.close()
+
+
+async def test_i34_a_store_that_is_away_is_what_the_caller_hears_though_time_ran_out(start: Start) -> None:
+    one, two = await start("one"), await start("two")
+    peer = connect(f"{one.address},{two.address}", TOKENS[0], idempotent=True)
+    stub = ToyStub(peer.channel)
+    await until_serving(peer, one.address, two.address)
+    reasons = iter((Reason.STORE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED))
+
+    async def in_turn(_: Any) -> None:
+        raise HarnessError(next(reasons), "Not now.")
+
+    one.servicer.fail = two.servicer.fail = in_turn
+    with pytest.raises(HarnessError) as caught:
+        await ask(peer, stub)
+    assert (caught.value.reason, caught.value.retryable) == (Reason.STORE_UNAVAILABLE, True)
+    assert next(reasons, None) is None, "another replica was asked, and it was that which had no time"
+    await peer.close()
+
+
+async def test_i34_a_store_that_takes_most_of_the_time_to_be_away_is_not_waited_for_again(start: Start) -> None:
+    one, two = await start("one"), await start("two")
+    peer = connect(f"{one.address},{two.address}", TOKENS[0], idempotent=True)
+    stub = ToyStub(peer.channel)
+    await until_serving(peer, one.address, two.address)
+
+    async def slowly(context: Any) -> None:
+        await asyncio.sleep(0.6 * context.time_remaining())  # what a store's own timeout takes of its caller's
+        raise HarnessError(Reason.STORE_UNAVAILABLE, "The store cannot answer now.")
+
+    one.servicer.fail = two.servicer.fail = slowly
+    with pytest.raises(HarnessError):
+        await ask(peer, stub, timeout=2)
+    assert one.servicer.asked["echo"] + two.servicer.asked["echo"] == 1
+    await peer.close()
 
 
 async def test_a_call_that_found_no_connection_was_never_sent(folder: Path) -> None:
