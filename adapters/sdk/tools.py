@@ -90,6 +90,8 @@ class Tool:
     @property
     def may_wait(self) -> bool:
         """Whether a call may have to wait for a person, as far as it can be known here: the broker decides."""
+        if self._tools.has_asked(self.tool_id):
+            return True
         if self.policy == blueprint_pb2.APPROVAL_POLICY_NEVER:
             return False
         return self.policy != blueprint_pb2.APPROVAL_POLICY_SENSITIVE_ONLY or self.descriptor.sensitive
@@ -104,16 +106,25 @@ class Tool:
 
 
 class Tools:
-    """The tools a run may call. Ids and names lead to each other: the mapping is the control plane's."""
+    """The tools a run may call. Ids and names lead to each other: the mapping is the control plane's.
 
-    __slots__ = ("_access", "_by_id", "_by_name", "_cancellation")
+    `asked`: the tools of which a call had to wait, kept for as long as the runtime lives. An operator may have a tool asked about after the runtime
+    was told what its tools are.
+    """
+
+    __slots__ = ("_access", "_asked_about", "_by_id", "_by_name", "_cancellation")
 
     def __init__(
-        self, context: runtime_pb2.RuntimeContext, access: ToolAccess | None, cancellation: CancellationToken
+        self,
+        context: runtime_pb2.RuntimeContext,
+        access: ToolAccess | None,
+        cancellation: CancellationToken,
+        asked: set[str] | None = None,
     ) -> None:
         policies = {binding.tool_id: binding.approval_policy for binding in context.blueprint.tools.bindings}
         self._access = access
         self._cancellation = cancellation
+        self._asked_about = set[str]() if asked is None else asked
         self._by_id = {
             descriptor.tool_id: Tool(
                 self, descriptor, policies.get(descriptor.tool_id, blueprint_pb2.APPROVAL_POLICY_UNSPECIFIED)
@@ -135,6 +146,10 @@ class Tools:
     def connected(self) -> bool:
         """Whether the run was given the broker's address and a token for it."""
         return self._access is not None
+
+    def has_asked(self, tool_id: str) -> bool:
+        """Whether a call of the tool had to wait before."""
+        return tool_id in self._asked_about
 
     def find(self, name: str) -> Tool | None:
         """The tool that a provider calls `name`, or else the one with that id; None if there is none."""
@@ -196,6 +211,8 @@ class Tools:
                     continue
                 return refused.result(tool_call_id)
             if answer.WhichOneof("answer") == "approval_required":
+                if tool_id in self._by_id:
+                    self._asked_about.add(tool_id)
                 return ApprovalNeeded(answer.approval_required)
             answer.completed.tool_call_id = tool_call_id
             return ToolResult(answer.completed)
@@ -241,7 +258,9 @@ class ToolCall:
             if not shows_first:
                 self.approval = answer.approval
                 return
-            answer = failed(self._id, "approval_needed", "The call needs an approval now that it did not need before.")
+            answer = failed(
+                self._id, "approval_needed", "The call needs an approval that it did not need before: make it again."
+            )
         if not shows_first:
             for draft in self._started(edited):
                 yield draft

@@ -382,10 +382,15 @@ async def test_i25_an_approval_that_nobody_expected_fails_the_call_that_was_show
     async def ask(request):
         return waits(request)
 
-    async with brokered(calculator=ask) as broker:
-        drafts = await play(broker, call("c1", "calculator", SUM), {"text": "on"})
-    assert kinds(drafts) == ["tool.started", "tool.completed", "content.delta", "run.completed"]
-    assert completions(drafts)[0].error.code == "approval_needed"
+    async with brokered(calculator=ask) as broker, reference(broker) as client:
+        script = json.dumps({"script": [call("c1", "calculator", SUM), {"text": "on"}]})
+        drafts = await client.turn(script, tool_token=TOKEN)
+        assert kinds(drafts) == ["tool.started", "tool.completed", "content.delta", "run.completed"]
+        assert completions(drafts)[0].error.code == "approval_needed"
+        # From then on the runtime knows: the next call waits, as it has to.
+        script = json.dumps({"script": [call("c2", "calculator", SUM), {"text": "on"}]})
+        drafts = await client.turn(script, tool_token=TOKEN)
+        assert kinds(drafts) == ["interrupt.requested", "run.interrupted"]
 
 
 async def test_a_call_that_may_wait_and_does_not_is_shown_with_its_outcome():

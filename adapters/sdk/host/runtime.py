@@ -36,6 +36,7 @@ class RuntimeSlot:
     """A runtime object with its fence. It serves one binding, epoch and runtime generation for life."""
 
     __slots__ = (
+        "_asked_tools",
         "_background",
         "_channels",
         "_failure",
@@ -78,6 +79,7 @@ class RuntimeSlot:
         self._turn = 0
         self._run: HostedRun | None = None
         self._past: dict[str, HostedRun] | None = None
+        self._asked_tools = set[str]()
 
     # --- runs ---
 
@@ -171,7 +173,10 @@ class RuntimeSlot:
             cancellation=run.token,
             thread=ThreadState(self._access("state", self._channels.state, fence, turn, run)),
             tools=Tools(
-                self.construction.context, self._access("tool", self._channels.tools, fence, turn, run), run.token
+                self.construction.context,
+                self._access("tool", self._channels.tools, fence, turn, run),
+                run.token,
+                self._asked_tools,
             ),
             construction=self.construction,
             raw=turn,
