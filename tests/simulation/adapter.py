@@ -13,6 +13,7 @@ from adapters.sdk.contract import HarnessRuntime, RuntimeConstruction, Turn
 from adapters.sdk.errors import InternalError
 from adapters.sdk.session import CallerAssignedSessions, EventAssignedSessions, ProviderSessionManager
 from adapters.sdk.simple import BaseAdapter, BaseRuntime
+from adapters.sdk.tool_answers import ApprovalNeeded
 from harness.adapter.v1 import descriptor_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.runtime.v1 import runtime_pb2
@@ -61,7 +62,7 @@ class ScriptedRuntime(BaseRuntime):
         return self._play(turn, orjson.loads(turn.message))
 
     def resume(self, turn: Turn, decision: runtime_pb2.ResumeDecision) -> AsyncIterator[event_pb2.EventDraft]:
-        return self._play(turn, {"events": 2, "pause": 0.1})
+        return self._play(turn, {"events": 2, "pause": 0.1, "goes_on": decision})
 
     async def _play(self, turn: Turn, script: dict[str, Any]) -> AsyncIterator[event_pb2.EventDraft]:
         world, adapter = self._adapter.world, self._adapter
@@ -70,6 +71,11 @@ class ScriptedRuntime(BaseRuntime):
         try:
             if script.get("session") and adapter.life.name == "host-a":
                 yield events.session_updated(f"native-{turn.construction.binding.binding_id[-6:]}-{turn.number}")
+            if "goes_on" in script:
+                await self._made_again(turn, script["goes_on"])
+            asked = None
+            for number, tool_id in enumerate(script.get("calls", ())):
+                asked = await self._called(turn, tool_id, number) or asked
             if script.get("tool"):
                 yield events.tool_started("call-1", "search", {"query": "x"})
                 await asyncio.sleep(pause)
@@ -81,6 +87,10 @@ class ScriptedRuntime(BaseRuntime):
             if script.get("part"):
                 await turn.thread.write_part(turn.run_id.encode(), "test/1")
             end = script.get("end", "complete")
+            if asked is not None:
+                yield events.approval_requested(APPROVE, [asked], "May it?")
+                yield events.interrupted(APPROVE)
+                return
             if end == "hang":
                 await asyncio.Event().wait()
             if end == "fail":
@@ -92,6 +102,40 @@ class ScriptedRuntime(BaseRuntime):
                 yield events.completed()
         finally:
             world.turn_ended(adapter.life, adapter.incarnation, turn, self._construction)
+
+    async def _called(self, turn: Turn, tool_id: str, number: int) -> payload_pb2.ToolApproval | None:
+        """One call, mostly made more than once, as a runtime does that lost an answer; what waits, if it does."""
+        if not turn.tools.connected:
+            return None
+        random, call_id = self._adapter.world.random, call_of(turn.run_id, number)
+        answers = await asyncio.gather(
+            *(turn.tools.invoke(tool_id, {"n": number}, call_id) for _ in range(random.choice((1, 1, 2))))
+        )
+        if random.random() < 0.3:
+            answers.append(await turn.tools.invoke(tool_id, {"n": number}, call_id))
+        if random.random() < 0.2:  # another call under its id
+            await turn.tools.invoke(tool_id, {"n": number + 100}, call_id)
+        return next((answer.approval for answer in answers if isinstance(answer, ApprovalNeeded)), None)
+
+    async def _made_again(self, turn: Turn, decision: runtime_pb2.ResumeDecision) -> None:
+        """The call that waited."""
+        if decision.interrupt_id == APPROVE:
+            number = ASKING.index("ask")
+            call_id = call_of(decision.interrupted_run_id, number)
+            await turn.tools.invoke("ask", {"n": number}, call_id)
+            if self._adapter.world.random.random() < 0.5:
+                await turn.tools.invoke("ask", {"n": number}, call_id)
+
+
+APPROVE: Final = "approve-1"
+CALLING: Final = ("act", "look", "act")
+ASKING: Final = ("look", "ask")
+"""What scripts call."""
+
+
+def call_of(run_id: str, number: int) -> str:
+    """The id of a call, which the run that goes on knows as well."""
+    return f"{run_id[-6:]}-{number}"
 
 
 FIELD = payload_pb2.FormField(name="answer", type=payload_pb2.FORM_FIELD_TYPE_STRING, required=True)

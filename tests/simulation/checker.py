@@ -16,6 +16,8 @@ from services.runs.log import Segment, SegmentHeader
 from services.sessions.binding import BindingDocument
 from tests.simulation.adapter import BIG
 from tests.simulation.processes import AGENTS, LEASE_TTL
+from tests.simulation.tool_checks import ToolChecks
+from tests.simulation.violation import Violation
 
 OPEN: Final = ("queued", "running")
 KINDS: Final = {
@@ -35,15 +37,6 @@ SOON: Final = 15.0
 """Seconds of the world, once nothing goes wrong any more, in which what is due has to be done: some sweeps, two leases, a grace."""
 LEASE: Final = 0.9 * LEASE_TTL
 """Seconds of the world for which a lease must have stood still before it is taken: an observer's clock may be that much too fast."""
-
-
-class Violation(Exception):
-    """An invariant does not hold. `invariant` is its number, or `queue` for the order of a line."""
-
-    def __init__(self, invariant: str, text: str) -> None:
-        super().__init__(f"{invariant}: {text}")
-        self.invariant = invariant
-        self.text = text
 
 
 @dataclass(slots=True)
@@ -87,6 +80,7 @@ class Checker:
         self._count = count
         self._now = now
         self.runs: dict[str, RunFacts] = {}
+        self._tools = ToolChecks(count, self.runs)
         self.bindings: dict[str, BindingDocument] = {}
         self.closed: dict[str, BindingDocument] = {}
         self._keys: dict[tuple[str, ...], str] = {}
@@ -123,7 +117,11 @@ class Checker:
         if collection == "segments":
             self._appended(after)
         elif collection == "runs":
+            if before is not None and after is not None:
+                self._tools.run_changed(before, after, call)
             self._run_written(before, after)
+        elif collection == "tool_calls":
+            self._tools.record_written(before, after)
         elif collection == "bindings":
             self._binding_written(before, after, call)
         elif collection == "archived_bindings":
@@ -706,6 +704,22 @@ class Checker:
         before = self._decided.setdefault(question, (decision, run_id))
         if before != (decision, run_id):
             raise Violation("I24", f"{question} was decided as {before} and as {(decision, run_id)}")
+
+    def let_pass(self, call_id: str, edit: dict[str, Any] | None) -> None:
+        """A person approves a tool call."""
+        self._tools.decided(call_id, edit)
+
+    def tool_called(self, idempotency_key: str, tool_id: str, given: dict[str, Any]) -> None:
+        """A provider of tools is called."""
+        self._tools.effect(idempotency_key, tool_id, given)
+
+    def tool_answered(self, request: Any, response: Any) -> None:
+        """The tool broker answers a runtime."""
+        self._tools.answered(request, response)
+
+    def tool_refused(self, request: Any, reason: str, retryable: bool) -> None:
+        """The tool broker refuses a runtime's call."""
+        self._tools.refused(request, reason, retryable)
 
     def cancelled(self, run_id: str) -> None:
         """A cancel was answered."""

@@ -11,6 +11,7 @@ import orjson
 from harness.run.v1 import run_service_pb2 as api
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
+from tests.simulation.adapter import ASKING, CALLING
 from tests.simulation.network import SimulatedPeer
 from tests.simulation.processes import RUNS
 
@@ -46,6 +47,8 @@ SCRIPTS: Final = {
     "ask": 2.0,
     "big": 0.0,
 }
+WITH_TOOLS: Final = {"call": 4.0, "approve": 4.0}
+"""What runs of an agent with tools do besides."""
 MAYBE: Final = frozenset(
     {Reason.UNAVAILABLE, Reason.STORE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED, Reason.CANCELLED, Reason.INTERNAL}
 )
@@ -163,13 +166,31 @@ class Client:
             revision=interrupt.revision,
             client_request_id=client_request_id,
         )
-        decision = self._random.choice(("yes", "no", ""))
-        if decision:
+        decision = "" if interrupt.tool_approvals else self._random.choice(("yes", "no", ""))
+        if interrupt.tool_approvals:
+            self._decide_on(interrupt.tool_approvals[0].tool_call_id, request)
+        elif decision:
             request.form_values.update({"answer": decision})
         else:
             request.dismiss = True
         conversation.decisions.append(request)
         await self._decide(request)
+
+    def _decide_on(self, call_id: str, request: api.ResumeRunRequest) -> None:
+        """Decide on a tool call that waits."""
+        decided = self._random.choice(("approve", "approve", "edit", "reject", "dismiss"))
+        if decided == "dismiss":
+            request.dismiss = True
+            return
+        decision = request.tool_decisions.decisions.add(tool_call_id=call_id)
+        if decided == "approve":
+            decision.approve = True
+        elif decided == "edit":
+            decision.edit.update({"n": 7})
+        else:
+            decision.reject = "No."
+        if decided != "reject":
+            self._world.check("let_pass", call_id, {"n": 7} if decided == "edit" else None)
 
     async def _decide(self, request: api.ResumeRunRequest) -> None:
         for attempt in range(self._random.choice((1, 3))):
@@ -177,7 +198,7 @@ class Client:
                 await asyncio.sleep(self._random.random() * 0.5)
             answer, refusal = await self._ask("ResumeRun", request)
             if answer is not None:
-                decision = request.form_values["answer"] if request.HasField("form_values") else "dismiss"
+                decision = _answer_in(request)
                 question = (request.run_id, request.interrupt_id, request.revision)
                 self._world.check("resumed", answer.run.run_id, question, decision)
                 self._conversation.runs.append(answer.run.run_id)
@@ -262,7 +283,7 @@ class Client:
 
     def _script(self) -> dict[str, Any]:
         random = self._random
-        weights = SCRIPTS | self._world.scenario.scripts
+        weights = SCRIPTS | (WITH_TOOLS if self._conversation.agent == "tools" else {}) | self._world.scenario.scripts
         (kind,) = random.choices(list(weights), list(weights.values()))
         script: dict[str, Any] = {"events": random.randrange(1, 5), "pause": random.choice((0.0, 0.0, 0.05, 0.2))}
         if kind == "slow":
@@ -273,9 +294,18 @@ class Client:
             script |= {"events": 0, "end": "hang"}
         elif kind in ("fail", "ask"):
             script["end"] = kind
+        elif kind in ("call", "approve"):
+            script["calls"] = CALLING if kind == "call" else ASKING
         elif kind in ("tool", "part", "session", "big"):
             script[kind] = True
         return script
+
+
+def _answer_in(request: api.ResumeRunRequest) -> str:
+    """What was decided, to be compared."""
+    if request.HasField("form_values"):
+        return str(request.form_values["answer"])
+    return str(request.tool_decisions) if request.HasField("tool_decisions") else "dismiss"
 
 
 def _summary(answer: Any) -> str:

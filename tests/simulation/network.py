@@ -29,8 +29,10 @@ from tests.simulation.weather import Weather
 DEFAULT_TIMEOUT: Final = 10.0
 RESET_SECONDS: Final = 0.02
 ROUNDING: Final = 1e-6
-NOT_DOUBLED: Final = frozenset({"BeginClear"})
-"""Calls of which each is another wish: executed twice, one after the other, is twice what the caller asked for."""
+NOT_DOUBLED: Final = frozenset({"BeginClear", "InvokeProviderTool"})
+"""Calls of which each is another wish: executed twice, one after the other, is twice what the caller asked for. To a provider of tools nothing but the
+broker repeats a call.
+"""
 
 
 CANCEL: Final = ["harness.runtime.v1.RuntimeService", "CancelRun"]
@@ -204,6 +206,8 @@ class Call:
         try:
             response = await handler(request, ServerContext(life))
             self._told_to_stop(life)
+            if self.method[2] == "InvokeTool":
+                network.loop.world.check("tool_answered", request, response)
             if self.method[2] == "ReserveTurn" and response.outcome == session_service_pb2.RESERVE_OUTCOME_CLOSING:
                 network.loop.world.check("met_closing", request.request_key, response.binding.binding_id)
         except asyncio.CancelledError:
@@ -212,6 +216,8 @@ class Call:
         except Exception as error:  # noqa: BLE001 - becomes the call's status, as at a real server
             self._told_to_stop(life)
             failure = as_status(error, self.method[2], life, network)
+            if self.method[2] == "InvokeTool":
+                network.loop.world.check("tool_refused", request, failure.reason.value, failure.retryable)
             self._back(life, self.fail, failure)
         else:
             self._back(life, self.succeed, _copy(response))

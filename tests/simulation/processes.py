@@ -16,13 +16,16 @@ from adapters.sdk.lifecycle import EventLimits
 from harness.adapter.v1 import descriptor_pb2
 from harness.catalog.v1 import agent_pb2, resolution_service_pb2
 from harness.common.v1 import blueprint_pb2, capability_pb2, placement_pb2
+from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
+from harness.tool.v1 import tool_provider_service_pb2
 from services.common.capability_token import CapabilitySigner, generate_private_key
 from services.common.errors import not_found
 from services.common.server import Service, ServiceContext
 from services.common.tasks import BackgroundTasks
 from services.runs import __main__ as runs_main
 from services.runs.settings import RunsSettings
+from services.runs.tools.arguments import plain
 from services.sessions import __main__ as sessions_main
 from services.sessions.settings import SessionsSettings
 from tests.simulation.adapter import ScriptedAdapter
@@ -193,9 +196,29 @@ class Catalog:
         )
 
 
+class Provider:
+    """A team's own tools: what they do is counted, and takes some time or too much."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self._done = 0
+
+    async def InvokeProviderTool(
+        self, request: Any, context: Any
+    ) -> tool_provider_service_pb2.InvokeProviderToolResponse:
+        world = self._world
+        await asyncio.sleep(world.random.choice((0.0, 0.0, 0.05, 0.5, 1.5)))
+        world.check("tool_called", request.idempotency_key, request.tool_id, plain(request.arguments))
+        self._done += 1
+        response = tool_provider_service_pb2.InvokeProviderToolResponse(outcome=payload_pb2.TOOL_OUTCOME_SUCCESS)
+        response.result.number_value = self._done  # no two answers are alike
+        await asyncio.sleep(world.random.choice((0.0, 0.0, 0.05, 0.5)))
+        return response
+
+
 HOST_OF: Final = {"first": "host-a", "second": "host-b"}
 _NATIVE: Final = capability_pb2.Capability(level=capability_pb2.CAPABILITY_LEVEL_NATIVE)
-_ASKS: Final = {"interrupt.form_input": _NATIVE, "tool.builtin": _NATIVE}
+_ASKS: Final = {"interrupt.form_input": _NATIVE, "interrupt.tool_approval": _NATIVE, "tool.builtin": _NATIVE}
 DESCRIPTORS: Final = {
     "first": descriptor_pb2.Descriptor(
         harness_id="first",

@@ -27,6 +27,11 @@ ASKED = {
 """Runs that ask, people who decide, and hardly room for the runs that go on: an interrupt that is given back is rare elsewhere."""
 STOPPED = {".stops": 1.0, "conversations": 3, "clients": 3, "operations": 6, "scripts": {"hang": 30.0}}
 """Runs that outlast the stop of their executor: one that is handed over is rare elsewhere."""
+CALLING = {
+    ".crashes": 2.0, ".pauses": 1.0, "agents": ("tools",), "conversations": 2, "clients": 2, "operations": 5,
+    "scripts": {"call": 40.0, "approve": 40.0}, "weights": {"resume": 30.0},
+}  # fmt: skip
+"""Runs that call tools while their brokers die: elsewhere one conversation in five has an agent with tools."""
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
@@ -86,11 +91,14 @@ def test_everything_that_can_go_wrong_does() -> None:
         counts += play(seed, "crash", ASKED).history.counts
     for seed in range(1, 6):
         counts += play(seed, "crash", STOPPED).history.counts
+    for seed in range(1, 31):
+        counts += play(seed, "crash", CALLING).history.counts
     wanted = (
         "takeover", "forced", "seal", "slot_claimed", "tombstone", "clear", "intent_superseded", "intent_deadline", "intent_session_cleared",
         "intent_client_request", "waited_enqueue", "waited_interrupt", "withdrawn", "head", "run_completed", "run_failed", "run_cancelled",
         "runs_crashed", "sessions_crashed", "host_crashed", "paused", "asked_to_stop", "stream_cut", "message_lost", "message_doubled",
         "message_late", "notice_lost", "store_lost", "write_unknown", "store_away", "bus_away", "watch_again", "conflict",
         "interrupt_stored", "interrupt_consumed", "interrupt_dismissed", "interrupt_given_back", "resumed", "handed_over",
+        "call_accepted", "call_effect", "call_waiting", "call_started", "call_done", "call_lost", "call_possible", "call_refused",
     )  # fmt: skip
     assert {name for name in wanted if not counts[name]} == set()

@@ -75,6 +75,8 @@ class Scenario:
     """Whether an unexpected exception in a process counts as a violation."""
     weights: dict[str, float] = field(default_factory=dict[str, float])
     """Of client operations, on top of the usual ones."""
+    agents: tuple[str, ...] = ()
+    """What conversations are with; empty: the usual ones."""
     scripts: dict[str, float] = field(default_factory=dict[str, float])
     """Of what runs do, on top of the usual ones."""
 

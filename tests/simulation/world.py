@@ -11,14 +11,15 @@ from typing import Any, Final
 
 from services.common.ids import Identity
 from tests.simulation.bus import BusServer, SimulatedBus
-from tests.simulation.checker import Checker, Violation
+from tests.simulation.checker import Checker
 from tests.simulation.clients import Client, Conversation
 from tests.simulation.history import History
 from tests.simulation.loop import LIFE, Life, SimulatedLoop, SimulationError
 from tests.simulation.network import Network
-from tests.simulation.processes import CATALOG, LEASE_TTL, Catalog, HostProcess, ServiceProcess
+from tests.simulation.processes import CATALOG, LEASE_TTL, PROVIDER, Catalog, HostProcess, Provider, ServiceProcess
 from tests.simulation.stand_ins import EPOCH, simulated
 from tests.simulation.store import Database, Store
+from tests.simulation.violation import Violation
 from tests.simulation.weather import Scenario, Weather, draw
 
 SETTLE_SECONDS: Final = 90.0
@@ -167,6 +168,8 @@ class World:
         catalog = Life("catalog", 1, 0.0, rate=1.0, skew=0.0, start=0.0)
         service = {"harness.catalog.v1.ResolutionService": self._catalog}
         self.network.serve(CATALOG, catalog, service)
+        provider = Life("provider", 1, 0.0, rate=1.0, skew=0.0, start=0.0)
+        self.network.serve(PROVIDER, provider, {"harness.tool.v1.ToolProviderService": Provider(self)})
         for number in range(scenario.sessions):
             self._start(f"sessions-{number + 1}")
         for host in ("host-a", "host-b")[: scenario.hosts]:
@@ -174,7 +177,7 @@ class World:
             self._start(host)
         for number in range(scenario.runs):
             self._start(f"runs-{number + 1}")
-        agents = AGENTS if scenario.hosts > 1 else AGENTS[:-1]
+        agents = scenario.agents or (AGENTS if scenario.hosts > 1 else AGENTS[:-1])
         for number in range(scenario.conversations):
             conversation = Conversation(self, number + 1, random.choice(agents))
             self._conversations.append(conversation)
@@ -365,6 +368,11 @@ def _told(collection: str, before: Any, after: Any) -> dict[str, Any] | None:
         return facts | ({"terminal": header.state["status"]} if header.state.get("terminal") else {})
     if collection == "parts":
         return None
+    if collection == "tool_calls":
+        return {
+            "call": after["tool_call_id"], "of": after["tool_id"], "state": after["state"], "broker": after.get("broker", "")[-4:],
+            "outcome": after.get("outcome", ""), "renewals": after.get("renewals", 0),
+        }  # fmt: skip
     shown = after or before
     facts = (
         {"run": shown["run_id"][-6:]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -314,7 +313,7 @@ class ToolBroker:
         provider_call = ProviderCall(
             tool_id=begun.tool_id,
             arguments=given,
-            idempotency_key=_effect_of(begun.key),
+            idempotency_key=record.effect_of(begun.key),
             user_id=run.owner or "",
             settings=arguments.plain(grant.settings),
             timeout_seconds=grant.timeout_seconds,
@@ -404,8 +403,3 @@ def _other_call() -> HarnessError:
         Reason.IDEMPOTENCY_MISMATCH,
         "tool_call_id is that of another call of this conversation, with another tool or other arguments: use a new one.",
     )
-
-
-def _effect_of(key: str) -> str:
-    """Names the effect for the provider: every try and every broker of a call says the same, and the conversation is not told."""
-    return "tcl_" + hashlib.blake2b(key.encode(), digest_size=20).hexdigest()

@@ -18,6 +18,7 @@ MAX_MESSAGE: Final = 1_000
 """Characters of the message of an error (events, ToolError)."""
 MAX_CODE: Final = 64
 _KEY_BYTES: Final = 12
+_EFFECT_BYTES: Final = 20
 
 
 class State(StrEnum):
@@ -123,6 +124,11 @@ def key_of(binding_id: str, epoch: int, tool_call_id: str) -> str:
 def mark_of(tool_call_id: str) -> str:
     """A call as a run remembers it: as long for every id, since a run may have ten thousand of them (I35)."""
     return hashlib.blake2b(tool_call_id.encode(), digest_size=_KEY_BYTES).hexdigest()
+
+
+def effect_of(key: str) -> str:
+    """Names the effect of a call for its provider: every try and every broker says the same, and the conversation is not told."""
+    return "tcl_" + hashlib.blake2b(key.encode(), digest_size=_EFFECT_BYTES).hexdigest()
 
 
 def started(record: CallRecord, broker: str, now: int, *, run_id: str = "", edited: str = "") -> CallRecord:

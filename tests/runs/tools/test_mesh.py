@@ -44,9 +44,14 @@ class Runtime:
         """One call of the run that holds the slot."""
         fence = fence_of(await self._client.binding(agent, talk))
         request = tool_broker_service_pb2.InvokeToolRequest(fence=fence)
-        json_format.ParseDict(call, request)
+        return await self.ask(json_format.ParseDict(call, request))
+
+    async def ask(
+        self, request: tool_broker_service_pb2.InvokeToolRequest
+    ) -> tool_broker_service_pb2.InvokeToolResponse:
+        """One request, with the token that the run of its fence got."""
         marks = (mark_of("clock"), mark_of("calculator"))
-        token = self._client.mesh.capability(fence, "tool", marks)
+        token = self._client.mesh.capability(request.fence, "tool", marks)
         return await self._peer.call(self._stub.InvokeTool, request, credential=token, timeout=PATIENCE)
 
 
@@ -68,12 +73,7 @@ async def test_a_run_calls_its_agents_tools_until_it_is_cancelled(client: Client
         # I12: the cancel is answered, and no new call is accepted.
         request = tool_broker_service_pb2.InvokeToolRequest(fence=fence, tool_call_id="t3", tool_id="clock")
         with pytest.raises(HarnessError) as refused:
-            await runtime._peer.call(  # pyright: ignore[reportPrivateUsage] - the binding's slot is free by now
-                runtime._stub.InvokeTool,  # pyright: ignore[reportPrivateUsage]
-                request,
-                credential=client.mesh.capability(fence, "tool", (mark_of("clock"),)),
-                timeout=PATIENCE,
-            )
+            await runtime.ask(request)
         assert refused.value.reason is Reason.STALE_LEASE
 
 

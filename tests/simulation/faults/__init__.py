@@ -12,7 +12,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-SECTIONS: Final = ("start", "take", "issue", "end", "cancel_clear_resume", "sweep_read")
+SECTIONS: Final = ("start", "take", "issue", "end", "cancel_clear_resume", "tools", "sweep_read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,30 @@ RULES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "shown only once its run's terminal is in the log": ("resume-shown-after-terminal",),
     },
+    "Tools": {
+        "accepted by a compare-and-set on the run: no intent, not closed, generation current": (
+            "tools-accepted-before-the-end",
+            "tools-accepted-under-its-generation",
+        ),
+        "then a unique insert with the argument digest, both before invoking": (
+            "tools-accepted-before-recorded",
+            "tools-recorded-before-invoked",
+            "tools-unique-insert",
+            "tools-other-digest",
+        ),
+        "still started and its broker gone: lost by compare-and-set, then an error, unless the tool is idempotent": (
+            "tools-gone-is-lost",
+            "tools-lost-by-cas",
+        ),
+        "an outcome once told never changes": ("tools-outcome-never-changes",),
+        "a refused call whose id is already accepted is answered possible, not refused": ("tools-refused-is-possible",),
+        "a stale generation is retryable while the runtime is being re-attached": ("tools-stale-is-retryable",),
+        "approvals live on the tool's record and are consumed by the resumed run": (
+            "tools-approval-asked-for",
+            "tools-rejected-is-not-run",
+            "tools-edit-is-run",
+        ),
+    },
     "Sweep": {
         "queued without a taker": ("sweep-queued",),
         "running with a dead lease": ("sweep-dead-lease",),
@@ -184,15 +208,3 @@ RULES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     },
 }
 """Section → rule → ids of its faults."""
-
-WITHOUT_FAULT: Final[dict[str, str]] = {
-    f"Tools: {rule}": "no service accepts tool calls, so there is nothing from which the rule could be left out"
-    for rule in (
-        "accepted by a compare-and-set on the run, then a unique insert with the argument digest, both before invoking",
-        "still started and its broker gone: lost by compare-and-set, then an error",
-        "a refused call whose id is already accepted is answered possible, not refused",
-        "a stale generation is retryable while the runtime is being re-attached",
-    )
-}
-"""Rules that were shown to be needed and that no fault leaves out, and why. What the record of a run says to whoever accepts tool calls (`closed`,
-intent) is judged."""
