@@ -8,9 +8,10 @@ import time
 from harness.catalog.v1.agent_service_pb2_grpc import add_AgentServiceServicer_to_server
 from harness.catalog.v1.harness_service_pb2_grpc import add_HarnessServiceServicer_to_server
 from harness.catalog.v1.resolution_service_pb2_grpc import add_ResolutionServiceServicer_to_server
+from services.catalog import provider_check
 from services.catalog.adapter_watch import Pace
 from services.catalog.agents import Agents
-from services.catalog.clients import AdapterClient
+from services.catalog.clients import AdapterClient, ProviderClient
 from services.catalog.operator_file import load_operator_file
 from services.catalog.publish import Publisher
 from services.catalog.registry import Registry
@@ -45,6 +46,9 @@ async def build(context: ServiceContext[CatalogSettings]) -> Service:
 
     async def start() -> None:
         await registry.start(context.tasks)
+        provider_check.start(
+            operator.tools, lambda tool: ProviderClient(tool, settings.adapter_timeout_seconds), context.tasks
+        )
 
     return Service(
         [

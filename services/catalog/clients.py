@@ -1,8 +1,9 @@
-"""The one edge where the catalog calls adapters: bounded calls, answers checked against the contract."""
+"""The one edge where the catalog calls adapters and providers of tools: bounded calls, answers checked against the contract."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -12,7 +13,11 @@ from harness.adapter.v1 import adapter_service_pb2 as pb
 from harness.adapter.v1.adapter_service_pb2_grpc import AdapterServiceStub
 from harness.adapter.v1.descriptor_pb2 import Descriptor
 from harness.common.v1.health_pb2 import HealthReport
+from harness.tool.v1.tool_provider_service_pb2 import ListProviderToolsRequest, ListProviderToolsResponse
+from harness.tool.v1.tool_provider_service_pb2_grpc import ToolProviderServiceStub
 from services.catalog.operator_file import AllowedAdapter
+from services.catalog.provider_check import Offered
+from services.catalog.tool_registry import RegisteredTool
 from services.common.channels import Peer, connect
 from services.common.errors import HarnessError, Reason
 from services.common.interceptors.validation import field_path
@@ -74,6 +79,28 @@ class AdapterClient:
                 raise HarnessError(Reason.UNAVAILABLE, "The connection is closed.")
             await channel.wait_for_state_change(state)
             state = channel.get_state(try_to_connect=True)
+
+    async def close(self) -> None:
+        """Ends the connection and every call on it."""
+        await self._peer.close()
+
+
+class ProviderClient:
+    """The provider of one tool, and so of all tools that name the same address and token."""
+
+    def __init__(self, tool: RegisteredTool, timeout: float) -> None:
+        self._peer = connect(tool.provider, tool.token)
+        self._stub: Any = ToolProviderServiceStub(self._peer.channel)
+        self._timeout = timeout
+
+    async def tools(self) -> Sequence[Offered]:
+        """See `services.catalog.provider_check.Provider`."""
+        answer: ListProviderToolsResponse = await self._peer.call(
+            self._stub.ListProviderTools, ListProviderToolsRequest(), timeout=self._timeout
+        )
+        if protovalidate.collect_violations(answer):
+            raise HarnessError(Reason.PROTOCOL_VIOLATION, "The provider's list of tools breaks the contract.")
+        return [Offered(tool.tool_id, tool.idempotent) for tool in answer.tools]
 
     async def close(self) -> None:
         """Ends the connection and every call on it."""

@@ -1,5 +1,6 @@
 """The tools an operator registers: what the file may say of them, what a draft may bind, what a version is granted (design 0003)."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,13 @@ HTTP_GET = {"id": "http_get", "provider": "builtin", "settings": {"hosts": ["exa
 BASIC = ("thread.durable_commit", "session.multi_turn", "tool.builtin")
 
 
+def file_with(*tools: dict[str, Any]) -> dict[str, Any]:
+    """An operator file with these tools, no two of which share a value: the file knows no aliases."""
+    return json.loads(json.dumps(operator(tools=list(tools))))
+
+
 def load(path: Path, *tools: dict[str, Any], environment: dict[str, str] | None = None) -> Operator:
-    path.write_text(yaml.safe_dump(operator(tools=list(tools))))
+    path.write_text(yaml.safe_dump(file_with(*tools)))
     return load_operator_file(path, path.parent, environment or {})
 
 
@@ -165,7 +171,7 @@ def test_a_tool_nobody_described_further_asks_before_it_is_called_and_once(path:
             "tools[0].input_schema.properties.a.default: holds a credential",
         ),
         ([CRM | {"settings": {"n": 2**60}}], "tools[0].settings: settings.n is beyond 2^53"),
-        ([CLOCK, CRM, {**CLOCK}], "tools[2].id: 'clock' is already that of tools[0]"),
+        ([CLOCK, CRM, CLOCK], "tools[2].id: 'clock' is already that of tools[0]"),
     ],
 )
 def test_each_mistake_is_named_with_its_field(path: Path, tools: list[dict[str, Any]], expected: str) -> None:
