@@ -1,7 +1,14 @@
 """The kit is held to its word: each rule has a mutant, each mutant is caught by a case of its rule, and nothing is caught without a mutant."""
 
+import asyncio
+import signal
+import subprocess
+import sys
+
 import pytest
 
+from conformance.certification import Options, certify
+from conformance.results import FAILED, PASSED
 from conformance.rules import RULES, RULES_BY_ID
 from tests.conformance.mutants.every import MUTANTS, WITHOUT
 from tests.conformance.mutants.judge import judge
@@ -28,3 +35,21 @@ async def test_a_mutant_is_caught_by_a_case_of_its_rule_and_the_correct_adapter_
     broken = await judge(rules, mutant.make(), worker=mutant.worker, waits=not mutant.never)
     assert broken.found, f"{mutant.breaks} Nobody noticed: {broken.passed}"
     assert {case_id.partition("/")[0] for case_id in broken.found} == {rule_id}
+
+
+def test_a_mutant_is_served_for_a_certification_by_hand():
+    command = [sys.executable, "-m", "tests.conformance.mutants"]
+    served = subprocess.Popen([*command, "R2.1"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert served.stdout is not None
+        address = served.stdout.readline().strip()
+        found = asyncio.run(certify(Options(address, sections=(2,)), lambda _: None))
+    finally:
+        served.send_signal(signal.SIGINT)
+        served.communicate(timeout=60)
+    assert served.returncode == 0
+    assert found.verdict == FAILED
+    assert found.document["rules"]["R2.1"]["result"] == FAILED
+    assert found.document["rules"]["R2.2"]["result"] == PASSED
+    unknown = subprocess.run([*command, "R99.1"], capture_output=True, text=True, timeout=60, check=False)
+    assert (unknown.returncode, "R2.1" in unknown.stderr) == (2, True)

@@ -36,6 +36,7 @@ OPTIONS = [
     ("grpc.default_authority", "localhost"),
 ]
 Responses = AsyncGenerator[Any, None]
+FLUSH_SECONDS = 30.0
 TRAILER = "grpc-status-details-bin"
 
 
@@ -118,9 +119,9 @@ class Wire:
         return self
 
     async def _stop_with_adapter(self) -> None:
-        # A worker that was shut down is nobody any more.
+        # A worker that was shut down takes no call any more; those under way, the Shutdown itself among them, are answered.
         await self._adapter.stop_requested.wait()
-        await self._servers[0].stop(0)
+        await self._servers[0].stop(FLUSH_SECONDS)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
