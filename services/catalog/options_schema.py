@@ -46,6 +46,7 @@ _OTHER: Final = (
 _KEYWORDS: Final = frozenset((*_ONE, *_MANY, *_NAMED, *_DATA, *_TEXT, *_OTHER))
 _DIALECT: Final = re.compile(r"https?://json-schema\.org/draft/2020-12/schema#?")
 _REFERENCE: Final = re.compile(r"#/\$defs/([A-Za-z0-9_.-]{1,64})")
+_FORMAT: Final = re.compile(r"[a-z][a-z-]{0,31}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _CLOSED: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -162,9 +163,16 @@ class _Walk:
             raise SchemaRefused(f"{path}.$defs", "definitions belong at the root")
         for name in (*_list(schema, "required", path), *_list(schema, "type", path, or_text=True)):
             self._refuse(self._text_problem(str(name)), f"{path}.required")
-        _mapping(schema, "dependentRequired", path)
+        for name, needed in _mapping(schema, "dependentRequired", path).items():
+            self._name(name, f"{path}.dependentRequired")
+            for other in needed if isinstance(needed, list) else ():
+                self._refuse(self._text_problem(str(other)), f"{path}.dependentRequired")
+        if not _FORMAT.fullmatch(str(schema.get("format", "date"))):
+            raise SchemaRefused(f"{path}.format", "must be the name of a format")
         if "pattern" in schema:
             _check_pattern(schema["pattern"], f"{path}.pattern")
+            # I18: a pattern looks like a path or an address soon enough, like a credential never.
+            self._refuse(credential_problem(schema["pattern"]), f"{path}.pattern")
 
     def _name(self, name: str, path: str) -> None:
         if not _NAME.fullmatch(name):

@@ -62,14 +62,26 @@ def test_a_good_descriptor_is_kept_without_its_own_evidence() -> None:
         lambda text: options(tone={"enum": ["warm", text]}),
         lambda text: options(tone={"default": {"x": text}}),
         lambda text: options(**{text: {"type": "string"}}),
+        lambda text: options(tone={"type": "string", "format": text}),
+        lambda text: {"options_schema": {"type": "object", "dependentRequired": {text: ["x"]}}},
+        lambda text: {"options_schema": {"type": "object", "dependentRequired": {"x": [text]}}},
     ],
-    ids=["description", "sdk", "presentation", "hint key", "explanation", "constraint", "schema text", "enum", "default", "option"],
+    ids=["description", "sdk", "presentation", "hint key", "explanation", "constraint", "schema text", "enum", "default", "option", "format",
+         "dependent key", "dependent name"],
 )  # fmt: skip
 def test_i18_a_descriptor_with_a_canary_is_refused_and_the_reason_does_not_quote_it(place: Any, canary: str) -> None:
     with pytest.raises(DescriptorRefused) as caught:
         said(**place(canary))
     assert canary not in str(caught.value)
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("canary", [CANARIES["credential"], "sk-canary0123456789abcdef", "-----BEGIN PRIVATE KEY-----"])
+def test_i18_a_pattern_holds_no_credential(canary: str) -> None:
+    with pytest.raises(DescriptorRefused) as caught:
+        said(**options(tone={"type": "string", "pattern": f"^{canary}"}))
+    assert canary not in str(caught.value)
+    assert said(**options(tone={"type": "string", "pattern": "^/api/v[0-9]"}))
 
 
 @pytest.mark.parametrize(
