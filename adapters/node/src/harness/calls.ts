@@ -40,7 +40,7 @@ export async function* callTool(
       yield events.toolArguments(call.id, fragment, stage.namespace);
   }
   if (answer.kind === "completed") {
-    yield events.toolCompleted({ ...answer.completed, toolCallId: call.id }, stage.namespace);
+    yield events.toolCompleted(call.id, answer.completed, stage.namespace);
   } else {
     yield events.toolFailed(
       call.id,

@@ -35,8 +35,9 @@ export async function recall(turn: Turn): Promise<Memory> {
 }
 
 /**
- * Writes the state this turn leaves behind: its last part, and with it this run's parts replace the earlier ones, so that the state does
- * not grow with the conversation. When that fails the turn's output may have been seen already, and nothing of the run may be committed any more (events, rule 5; I30).
+ * Writes the state this turn leaves behind: its last part, and with it this run's parts replace the earlier ones, so that the
+ * state does not grow with the conversation. When that fails the turn's output may have been seen already, and nothing of the run
+ * may be committed any more (events, rule 5; I30).
  */
 export async function remember(turn: Turn, memory: Memory): Promise<void> {
   try {

@@ -68,9 +68,15 @@ export const toolFailed = (
     namespace,
   );
 
-/** A call as the broker completed it. */
-export const toolCompleted = (completed: ToolCompleted, namespace: Namespace = []): EventDraft =>
-  draft({ case: "toolCompleted", value: completed }, namespace);
+/**
+ * A call as the broker completed it. The reason of a rejection is for the model, not for the log: an event has an error with outcome
+ * `error` alone.
+ */
+export const toolCompleted = (toolCallId: string, answer: ToolCompleted, namespace: Namespace = []): EventDraft => {
+  const { outcome, result, resultRef, error = { code: "tool_failed" } } = answer;
+  const told = outcome === ToolOutcome.ERROR ? { error } : { resultRef, ...(result === undefined ? {} : { result }) };
+  return draft({ case: "toolCompleted", value: { toolCallId, outcome, ...told } }, namespace);
+};
 
 export const subagentStarted = (
   agentId: string,

@@ -57,7 +57,7 @@ export class ReferenceHarness implements Harness {
   }
 }
 
-/** One binding's runtime. What a turn knows of earlier ones it reads from thread state; only a conversation without any keeps its pause here. */
+/** One binding's runtime. Turns know of each other by thread state; only a conversation without any goes on from here. */
 class ReferenceRuntime implements HarnessRuntime {
   readonly #options: JsonObject;
   readonly #setting: script.Setting;

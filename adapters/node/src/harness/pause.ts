@@ -1,4 +1,4 @@
-/** A pause for a person: what a script asks, what is kept of it until the decision, and what a decision must fit (reference harness, interrupt). */
+/** A pause for a person: what a script asks, what is kept of it, and what a decision must fit (reference harness, interrupt). */
 
 import { fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 

@@ -10,6 +10,7 @@ import { checkProtocol } from "./fence.js";
 import type { Registry } from "./registry.js";
 import { bound, required } from "./runtime_service.js";
 import type { Handlers } from "./service.js";
+import { LATE, within } from "./within.js";
 
 /** Bound of a health check whose call has no deadline. */
 const HEALTH = 5_000;
@@ -62,17 +63,12 @@ export function adapterHandlers(harness: Harness, registry: Registry): Handlers<
 
 /** The harness's own findings, within the bound. A check that fails is a finding, never an error. */
 async function lookAt(harness: Harness, milliseconds: number): Promise<readonly Finding[]> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<readonly Finding[]>((resolve) => {
-    timer = setTimeout(() => resolve([unhealthy("The adapter's health checks did not end in time.")]), milliseconds);
-  });
   try {
-    return await Promise.race([harness.health(), late]);
+    const findings = await within(milliseconds, harness.health());
+    return findings === LATE ? [unhealthy("The adapter's health checks did not end in time.")] : findings;
   } catch (error) {
     log("error", "health_check_failed", { error: describe(error) });
     return [unhealthy("The adapter's health check failed unexpectedly.")];
-  } finally {
-    clearTimeout(timer);
   }
 }
 

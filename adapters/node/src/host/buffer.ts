@@ -63,7 +63,7 @@ export class DraftBuffer {
     this.#memory.free(before - this.#bytes);
   }
 
-  /** The next drafts after offset `after`, which must not be below `forgotten`: bounded in number, and in bytes unless the first alone is more. */
+  /** The next drafts after offset `after`, at least `forgotten`: bounded in number, and in bytes unless the first alone is more. */
   read(after: number): EventDraft[] {
     const start = this.#front + after - this.forgotten;
     const drafts: EventDraft[] = [];

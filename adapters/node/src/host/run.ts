@@ -15,6 +15,7 @@ import { CANCEL_GRACE, type FlowLimits, MAX_TIMER } from "./limits.js";
 import type { Dispensable, DraftMemory } from "./memory.js";
 import * as refusal from "./refusal.js";
 import { ProtocolViolation } from "./violation.js";
+import { LATE, within } from "./within.js";
 
 /** Drafts taken from a provider that never waits, before other work of the process gets its turn. */
 const DRAFTS_PER_SLICE = 64;
@@ -330,23 +331,12 @@ export class Run implements Dispensable {
   async #stop(reason: CancelReason, grace: number): Promise<void> {
     this.#closed = true;
     this.#abort.abort();
-    if (this.#working && !(await this.#ended(grace))) {
+    if (this.#driver !== undefined && (await within(grace, this.#driver)) === LATE) {
       log("error", "provider_ignores_cancellation", { run_id: this.runId });
     }
     if (!this.finished) {
       const value = { reason, sideEffectStatus: this.sideEffects };
       this.#finish(create(EventDraftSchema, { payload: { kind: { case: "runCancelled", value } } }));
     }
-  }
-
-  /** Whether the provider was done within the bound. */
-  async #ended(milliseconds: number): Promise<boolean> {
-    let timer: NodeJS.Timeout | undefined;
-    const bound = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, milliseconds);
-    });
-    await Promise.race([this.#driver, bound]);
-    clearTimeout(timer);
-    return !this.#working;
   }
 }

@@ -21,6 +21,7 @@ import { CANCEL_GRACE, type FlowLimits, flowLimits, REMEMBERED_RUNS, SUPERSEDE_G
 import type { DraftMemory } from "./memory.js";
 import * as refusal from "./refusal.js";
 import { type EventStream, Run } from "./run.js";
+import { LATE, within } from "./within.js";
 import { withPendingHead } from "./pending_head.js";
 
 /** A runtime with its fence. It serves one binding, epoch and runtime generation for life. */
@@ -174,8 +175,9 @@ export class RuntimeSlot {
   async cleanup(milliseconds: number, reason: CancelReason): Promise<void> {
     this.closed = true;
     try {
-      await this.#run?.stop(reason, Math.min(CANCEL_GRACE, milliseconds / 2));
-      await this.#harness.release();
+      const half = milliseconds / 2;
+      await this.#run?.stop(reason, Math.min(CANCEL_GRACE, half));
+      if ((await within(half, this.#harness.release())) === LATE) log("error", "cleanup_cut_off");
     } catch (error) {
       log("error", "cleanup_failed", { error: describe(error) });
     }
