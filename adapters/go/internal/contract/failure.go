@@ -3,6 +3,7 @@ package contract
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"time"
@@ -101,7 +102,7 @@ func Classify(err error) *Failure {
 	}
 	failure, _ = NewFailure("internal", "adapter_defect", "The harness failed unexpectedly.")
 	failure.SideEffects = PossibleSideEffects
-	failure.Diagnostic = err.Error()
+	failure.Diagnostic = fmt.Sprintf("%T", err) // its text may hold anything
 	return failure
 }
 

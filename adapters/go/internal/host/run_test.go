@@ -142,3 +142,36 @@ func TestAProviderThatPanicsEndsItsRunAlone(t *testing.T) {
 		t.Errorf("got %v", failed)
 	}
 }
+
+func TestABrokenRuleFailsTheRunWhateverTheProviderMakesOfIt(t *testing.T) {
+	broken := begin(t, newMemory(1<<20), 8, func(_ context.Context, emit Emit) error {
+		if emit(draft.Text("not an id", "x")) == nil || emit(draft.Completed(nil)) == nil {
+			t.Error("a broken rule went unnoticed")
+		}
+		return errors.New("another error")
+	})
+	<-broken.done
+	drafts := broken.buffer.read(0)
+	failed := drafts[0].GetPayload().GetRunFailed()
+	if len(drafts) != 1 || failed.GetCategory() != commonv1.ErrorCategory_ERROR_CATEGORY_PROTOCOL {
+		t.Errorf("got %v", drafts)
+	}
+}
+
+func TestCallsToFacadesCarryTheGenerationOfTheYoungestExecutor(t *testing.T) {
+	taken := begin(t, newMemory(1<<20), 8, func(ctx context.Context, _ Emit) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	waited := make(chan bool)
+	go func() { waited <- taken.WaitForExecutor(context.Background(), 1) }()
+	if err := taken.takeOver(3); err != nil {
+		t.Fatal(err)
+	}
+	if !<-waited || taken.Fence().GetRunGeneration() != 3 {
+		t.Errorf("the fence is %v", taken.Fence())
+	}
+	if err := taken.takeOver(2); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("an older executor: got %v", err)
+	}
+}

@@ -117,8 +117,15 @@ func (s *slot) turnOf(run *run, input *runtimev1.TurnInput, decision *runtimev1.
 func (s *slot) begin(ctx context.Context, older *run) error {
 	if older != nil && older.working() {
 		older.stop(eventv1.CancelReason_CANCEL_REASON_SUPERSEDED, supersedeGrace)
-		if older.isAbandoned() {
+		// Cut off it is already; until it has let go of the provider this turn cannot begin.
+		timer := time.NewTimer(s.limits.CancelGrace)
+		defer timer.Stop()
+		select {
+		case <-older.done:
+		case <-timer.C:
 			return contract.Unavailable("runtime_stuck", "The runtime's older turn does not stop.")
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	select {

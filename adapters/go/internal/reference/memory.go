@@ -3,8 +3,9 @@ package reference
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
+
+	"google.golang.org/grpc/status"
 
 	"harness.internal/adapters/go/internal/contract"
 	"harness.internal/adapters/go/internal/facade"
@@ -74,6 +75,6 @@ func remember(ctx context.Context, state *facade.ThreadState, left memory) error
 	failure := contract.Persistence(
 		"thread_durability_uncertain", "The conversation's state could not be saved behind what was shown.", false,
 	)
-	failure.Diagnostic = errors.Join(err, marked).Error()
+	failure.Diagnostic = contract.Classify(err).Diagnostic + ", marked: gRPC status " + status.Code(marked).String()
 	return failure
 }

@@ -23,7 +23,7 @@ const (
 	maxMessageBytes = 8 << 20
 	maxStreams      = 4_096
 	// flushBound is how long streams may take to hand over what is left once the runs have ended.
-	flushBound = 2 * time.Second
+	flushBound = 5 * time.Second
 )
 
 // Server is a host that is served.
