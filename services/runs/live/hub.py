@@ -367,8 +367,11 @@ class LiveHub:
 
     async def _poll_follower(self, follower: Follower) -> None:
         metrics.READS_OF_POLLS.inc()
+        known = follower.known
         try:
             tail = await self._tail(follower.run_id)
+            # I7: what was known before the log was asked. A run may have begun since, and the answer be from before that.
+            deleted = tail is None and known > 0 and await self._may_be_deleted(follower.run_id)
         except StoreError as error:
             _log.warning("live_poll_failed", run_id=follower.run_id, error=type(error).__name__)
         except HarnessError:
@@ -377,7 +380,7 @@ class LiveHub:
             if tail is not None:
                 follower.hint(tail.last_sequence)
                 self._catch_up_if_behind(follower)
-            elif follower.known:  # there were events, and there are none: the run's retention is over
+            elif deleted:  # there were events, and there are none: the run's retention is over
                 follower.lose()
 
 

@@ -188,6 +188,68 @@ async def test_i7_what_is_deleted_while_it_is_waited_for_is_an_expired_cursor(lo
     await hub.stop()
 
 
+class _SlowTail:
+    """A real log whose answer about the end is on its way for as long as the test wants."""
+
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+        self.read = asyncio.Event()
+        self.arrived = asyncio.Event()
+        self.arrived.set()
+
+    async def tail(self, run_id: str) -> Any:
+        tail = await self._log.tail(run_id)
+        self.read.set()
+        await self.arrived.wait()
+        return tail
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+async def test_i7_a_run_that_began_while_the_log_was_asked_for_its_end_is_not_lost(log: SegmentLog) -> None:
+    slow: Any = _SlowTail(log)
+    hub = LiveHub(slow, NoBus(), executes_here=lambda _: False, poll_seconds=3600)
+    run = RunLog(log)
+    watcher = asyncio.create_task(watched(hub))
+    await slow.read.wait()
+    await settled(lambda: hub.followed == 1)
+    slow.read.clear()
+    slow.arrived.clear()
+    polling = asyncio.create_task(hub.poll_once())
+    await slow.read.wait()
+    first = await run.append(1)
+    hub.noticed(Notice("r", 1, first))
+    slow.arrived.set()
+    await polling
+    hub.noticed(Notice("r", 3, await run.append(2, terminal=True)))
+    assert await watcher == run.events
+    await hub.stop()
+
+
+async def test_i34_an_answer_from_before_the_run_loses_nothing_of_it_unless_it_is_trimmed(log: SegmentLog) -> None:
+    trimmed = False
+
+    async def is_trimmed(run_id: str) -> bool:
+        return trimmed
+
+    hub = LiveHub(log, NoBus(), executes_here=lambda _: False, is_trimmed=is_trimmed, poll_seconds=3600)
+    run = RunLog(log)
+    await run.append(2)
+    watcher = asyncio.create_task(watched(hub, 2))
+    await hub.wait_terminal("r", 0)
+    await log.delete("r")
+    await hub.poll_once()
+    assert not await hub.wait_terminal("r", 0)
+    assert not watcher.done()
+    trimmed = True
+    await hub.poll_once()
+    with pytest.raises(HarnessError) as lost:
+        await watcher
+    assert lost.value.reason is Reason.CURSOR_EXPIRED
+    await hub.stop()
+
+
 async def test_a_queued_runs_watch_ends_when_it_ended_and_was_deleted_unheard_of(log: SegmentLog) -> None:
     over: list[bool] = []
 
