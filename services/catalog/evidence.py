@@ -109,8 +109,10 @@ def _accepted(document: dict[str, Any]) -> Evidence:
     try:
         said = _Document.model_validate(document)
     except ValidationError as error:
-        place = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))
-        raise EvidenceRefused(f"its field {place[:64]} is not as it should be", harness_id) from None
+        # I18: keys of its maps are its own text, so the fields of the schema alone are named.
+        place = error.errors(include_input=False, include_url=False)[0]["loc"]
+        named = ".".join(str(each) for each in place[: 2 if place[0] in ("adapter", "kit") else 1])
+        raise EvidenceRefused(f"its field {named} is not as it should be", harness_id) from None
     if said.evidence_id != evidence_id(document):
         raise EvidenceRefused("its id is not that of its content: something was changed", harness_id)
     if said.verdict != CERTIFIED:

@@ -108,6 +108,8 @@ def without(*names: str) -> dict[str, Any]:
         (encoded(report(kit={"version": "1", "cases_digest": "none"})), "field kit.cases_digest"),
         (encoded(report(**adapter(harness_id="../x"))), "field adapter.harness_id"),
         (encoded(report(placement="in_process")), "field placement"),
+        (encoded(report(totals={CANARY: "x"})), "field totals is"),
+        (encoded(report(capabilities={CANARY: 1})), "field capabilities is"),
         (encoded({**report(), "verdict": "certified", "driver": CANARY}), "something was changed"),
         (encoded({**report(verdict="failed"), "verdict": "certified"}), "something was changed"),
         (encoded(report(verdict="failed")), "verdict is not certified"),

@@ -29,7 +29,7 @@ def main() -> int:
     asked = parser.parse_args()
     names = [asked.target] if asked.target else list(TARGETS)
     if asked.seed is not None:
-        print({name: TARGETS[name](random.Random(asked.seed)) for name in names})
+        sys.stdout.write(f"{ ({name: TARGETS[name](random.Random(asked.seed)) for name in names}) }\n")
         return 0
     return play(names, asked.seconds)
 
@@ -50,7 +50,7 @@ def play(names: list[str], seconds: float) -> int:
                 try:
                     outcomes[name][TARGETS[name](random.Random(seed))] += 1
                 except BaseException:
-                    print(f"finding: python -m tests.fuzz --target {name} --seed {seed}", file=sys.stderr)
+                    sys.stderr.write(f"finding: python -m tests.fuzz --target {name} --seed {seed}\n")
                     raise
                 slowest[name] = max(slowest[name], (time.monotonic() - begun, seed))
     growth = max(0, _peak_mib() - warm) if warm else 0
@@ -65,9 +65,9 @@ def play(names: list[str], seconds: float) -> int:
         "findings": 0,
         "memory_growth_mib": growth,
     }
-    print(orjson.dumps({**whole, "targets": figures}, option=orjson.OPT_INDENT_2).decode())
+    sys.stdout.write(orjson.dumps({**whole, "targets": figures}, option=orjson.OPT_INDENT_2).decode() + "\n")
     if growth > MAX_GROWTH_MIB:
-        print(f"finding: memory grew by {growth} MiB after the first {WARM_UP_SECONDS:g} s", file=sys.stderr)
+        sys.stderr.write(f"finding: memory grew by {growth} MiB after the first {WARM_UP_SECONDS:g} s\n")
         return 1
     return 0
 

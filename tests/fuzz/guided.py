@@ -75,12 +75,12 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
 
 def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
-        print(f"name one of: {', '.join(TARGETS)}", file=sys.stderr)
+        sys.stderr.write(f"name one of: {', '.join(TARGETS)}\n")
         return 2
     try:
         atheris: Any = importlib.import_module("atheris")
     except ImportError:
-        print("atheris is not installed: pip install atheris", file=sys.stderr)
+        sys.stderr.write("atheris is not installed: pip install atheris\n")
         return 2
     target = TARGETS[sys.argv[1]]
     with atheris.instrument_imports(include=["services", "adapters", "jsonschema"]):

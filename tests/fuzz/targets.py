@@ -17,6 +17,7 @@ from google.protobuf import json_format, struct_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 
+from adapters.sdk import errors, events
 from adapters.sdk.lifecycle import ProtocolViolation, RunLifecycle
 from harness.adapter.v1.adapter_service_pb2 import EvaluateResponse
 from harness.adapter.v1.descriptor_pb2 import Descriptor
@@ -364,7 +365,8 @@ def _check_fits(asked: payload_pb2.InterruptRequested, decided: run_service_pb2.
 
 def fuzz_events(source: random.Random) -> str:
     """A stream is taken whole or fails by a rule at the edge; what is taken is taken at the log, dense, in every encoding, without private fields (I7, I19)."""
-    drafts = [each for _ in range(source.randint(1, 14)) if (each := _draft(source)) is not None]
+    odd = [each for _ in range(source.randint(1, 14)) if (each := _draft(source)) is not None]
+    drafts = odd if source.random() < 0.4 else _sane(source)
     edge = RunLifecycle()
     sent: list[event_pb2.EventDraft] = []
     broke = False
@@ -380,6 +382,32 @@ def fuzz_events(source: random.Random) -> str:
     segments, ended = _at_the_log(sent, source)
     _check_segments(segments)
     return REFUSED if broke or not ended else TAKEN
+
+
+def _sane(source: random.Random) -> list[event_pb2.EventDraft]:
+    """A stream as an adapter sends it, now and then with one thing that does not belong."""
+    drafts = [_step(source) for _ in range(source.randint(0, 8))]
+    drafts = [each for step in drafts for each in step]
+    odd = _draft(source) if source.random() < 0.3 else None
+    if odd is not None:
+        drafts.insert(source.randint(0, len(drafts)), odd)
+    failed = errors.failed_draft(errors.ThrottledError("Later.", diagnostic=CANARIES[0]), showed_output=True)
+    return [*drafts, source.choice((events.completed(), events.completed("end"), failed))]
+
+
+def _step(source: random.Random) -> list[event_pb2.EventDraft]:
+    call = f"c{source.randrange(1 << 30)}"
+    text = source.choice(("x", "😀" * 30_000, "\x00\x07", ""))
+    return source.choice(
+        (
+            [events.text(text)],
+            [events.reasoning(text)],
+            [events.session_updated("native")],
+            [events.usage(input_tokens=1)],
+            [events.tool_started(call, "t"), events.tool_arguments(call, "{}"), events.tool_succeeded(call)],
+            [events.tool_started(call, "t")],
+        )
+    )
 
 
 def _draft(source: random.Random) -> event_pb2.EventDraft | None:
