@@ -318,7 +318,8 @@ async def test_drafts_wait_until_they_are_durable_and_none_is_lost(process):
         assert len(drafts) == 4
         await client.ack(fence, 2)
         await refused(drained(client.attach(fence, 1)), "OUT_OF_RANGE", "offset_forgotten")
-        await refused(client.ack(fence, 99), "OUT_OF_RANGE", "offset_ahead")
+        # Two more may have come since; none beyond the bound has.
+        await refused(client.ack(fence, 7), "OUT_OF_RANGE", "offset_ahead")
         rest = await client.follow(client.attach(fence, 4), fence)
         assert kinds([*drafts, *rest]) == ["content.delta"] * 10 + ["run.completed"]
 
