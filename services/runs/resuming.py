@@ -61,8 +61,9 @@ class Resumer:
             if known is not None:
                 return known
             resume.check(binding, asked)
-            await self._approvals.check(binding, asked)
             plan = await self._plan(binding)
+            if plan.has_tools:
+                await self._approvals.check(binding, asked)
             # Before the interrupt is consumed: it waits for a harness that can go on.
             serving.check_start(plan, request.body.files)
             self._starter.check_room(plan, binding.pin.harness_id, binding.pin.profile_id)

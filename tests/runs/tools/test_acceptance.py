@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import protovalidate
 import pytest
 
+from harness.common.v1 import capability_token_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.intent import CancelReason, cancelled
 from services.runs.run import Issued, Status
@@ -158,3 +160,13 @@ async def test_i35_ten_thousand_calls_fit_a_run(stand: Stand) -> None:
     stand.catalog.max_tool_calls[run.agent_id or ""] = 10_000
     await stand.invoke(run)
     assert len((await stand.again(run)).tool_calls) == 10_000
+
+
+async def test_i35_a_token_for_128_tools_fits_its_bound(stand: Stand) -> None:
+    run = await stand.run()
+    for number in range(128):
+        stand.grant(run, f"{'long.tool:id-' * 9}{number:03}")
+    token = capability_token_pb2.CapabilityToken(audience="tool", value=stand.token(run))
+    token.expires_at.GetCurrentTime()
+    assert protovalidate.collect_violations(token) == []
+    assert len(await stand.describe(run)) == 128

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -15,8 +17,11 @@ from harness.run.v1 import run_pb2
 from harness.tool.v1 import tool_broker_service_pb2, tool_broker_service_pb2_grpc
 from services.common.channels import connect
 from services.common.errors import HarnessError, Reason
+from services.common.store import BY_KEY, open_record_store
+from services.runs.store import RUNS
 from services.runs.tools.grant import mark_of
-from tests.runs.mesh import PATIENCE, Client, fence_of, kind
+from services.runs.tools.store import BY_RUN, TOOL_CALLS
+from tests.runs.mesh import KILL, LONG, PATIENCE, Client, Mesh, fence_of, kind
 
 SUM = {"tool": {"id": "sum", "name": "calculator", "arguments": {"expression": "20 + 22"}}}
 CLOCK_AND_SUM = {"bindings": [{"tool_id": "clock"}, {"tool_id": "calculator"}]}
@@ -122,3 +127,41 @@ async def test_i24_i25_a_call_waits_for_a_person_and_goes_on_as_decided(
 
 def _seconds(iso: str) -> float:
     return datetime.fromisoformat(iso).timestamp()
+
+
+async def test_i35_calls_go_with_the_run_that_made_them(mesh: Mesh, clients: Callable[..., Client]) -> None:
+    url = f"sqlite://{mesh.folder}/short.sqlite3"
+    part = mesh.runs_part("short", HARNESS_STORE_URL=url, HARNESS_RETENTION_SECONDS="1")
+    part.start()
+    records = await open_record_store(url, [RUNS, TOOL_CALLS])
+    try:
+        client = clients(mesh, None, "short")
+        agent, talk = await client.agent(tools=CLOCK_AND_SUM), conversation()
+        run = await client.start(agent, {"scripts": [[SUM]]}, talk)
+        assert "tool_completed" in await client.kinds(run.run_id)
+        async with asyncio.timeout(LONG):
+            while (await client.list()).runs:  # noqa: ASYNC110 - nothing signals it: a bounded poll
+                await asyncio.sleep(0.05)
+        assert await records.count(TOOL_CALLS, BY_RUN, (run.run_id,)) == 0
+        assert await records.count(RUNS, BY_KEY, (run.run_id,)) == 0
+    finally:
+        await records.close()
+        part.end(KILL)
+
+
+async def test_a_run_whose_tools_are_not_to_be_had_fails_and_says_so(
+    mesh: Mesh, clients: Callable[..., Client]
+) -> None:
+    part = mesh.runs_part("bare", HARNESS_STORE_URL=f"sqlite://{mesh.folder}/bare.sqlite3")
+    del part.environment["HARNESS_TOOL_FACADE_LISTEN"]
+    part.start()
+    try:
+        client = clients(mesh, None, "bare")
+        run = await client.start(await client.agent(tools=CLOCK_AND_SUM), "hello")
+        failed = (await client.events(run.run_id))[-1].payload.run_failed
+        assert failed.code == "configuration_invalid"
+        assert "HARNESS_TOOL_FACADE_LISTEN" in failed.message
+        plain = await client.start(await client.agent(), "hello")
+        assert (await client.kinds(plain.run_id))[-1] == "run_completed"
+    finally:
+        part.end(KILL)
