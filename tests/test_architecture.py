@@ -18,6 +18,7 @@ PACKAGES = (
     "adapters",
     "adapters.sdk",
     "adapters.reference",
+    "adapters.betterproto",
     "cli",
     "conformance",
 )
