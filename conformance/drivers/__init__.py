@@ -1,5 +1,9 @@
 """Drivers by name: each turns scenarios into messages that one kind of backend understands."""
 
+import importlib
+import sys
+from pathlib import Path
+
 from conformance.drivers.driver import Driver
 from conformance.drivers.reference import ReferenceDriver
 from conformance.failure import TargetError
@@ -8,7 +12,29 @@ DRIVERS: dict[str, type[Driver]] = {"reference": ReferenceDriver}
 
 
 def driver_named(name: str) -> Driver:
-    """The driver. Raises TargetError for a name that is none."""
+    """The driver: one of ours, or `module:Class` of an author's own, looked for in the current folder too. Raises TargetError for what is none."""
+    if ":" in name:
+        return _own(name)
     if name not in DRIVERS:
-        raise TargetError(f"There is no scenario driver {name!r}.", f"Use one of: {', '.join(sorted(DRIVERS))}.")
+        known = ", ".join(sorted(DRIVERS))
+        raise TargetError(
+            f"There is no scenario driver {name!r}.", f"Use one of: {known}; or module:Class of your own."
+        )
     return DRIVERS[name]()
+
+
+def _own(name: str) -> Driver:
+    module_name, _, class_name = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), class_name, None)
+    except (ImportError, ValueError) as error:
+        raise TargetError(
+            f"The scenario driver {name} cannot be imported: {error}.", "Name it as module:Class."
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, Driver)):
+        hint = "A driver is a class that derives from conformance.drivers.driver.Driver."
+        raise TargetError(f"There is no scenario driver {name}.", hint)
+    return found()

@@ -22,11 +22,17 @@ def blocks(language: str) -> list[str]:
 
 def install(folder: Path) -> None:
     """Lays the adapter out as a package, and its test beside it."""
-    adapter, test = blocks("python")
+    adapter, test, rehearsal, rehearsed = blocks("python")
     package = folder / "parrot"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "__main__.py").write_text(adapter.replace("adapters.parrot", "parrot"))
+    adapter = adapter.replace("\n\nclass ", "from adapters.parrot.rehearsal import rehearse\n\n\nclass ", 1)
+    beginning = "-> AsyncIterator[events.Draft]:\n"
+    assert adapter.count(beginning) == 1
+    (package / "__main__.py").write_text(
+        adapter.replace(beginning, beginning + rehearsed).replace("adapters.parrot", "parrot")
+    )
+    (package / "rehearsal.py").write_text(rehearsal)
     (folder / "test_parrot.py").write_text(test.replace("adapters.parrot", "parrot"))
 
 
@@ -45,6 +51,23 @@ async def test_the_adapter_of_the_page_is_served_in_both_placements(folder):
                 assert (failed.code, failed.retry_after_seconds) == ("rate_limited", 30)
         finally:
             assert await process.stop() == 0
+
+
+async def test_the_adapter_of_the_page_is_certified(folder):
+    install(folder)
+    environment = {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    process = await AdapterProcess(folder, "parrot", environment=environment).start()
+    command = blocks("sh")[3].replace("unix:/tmp/parrot.sock", process.address).split()
+    try:
+        certifying = await asyncio.create_subprocess_exec(
+            HARNESS, *command[1:], cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        output, _ = await certifying.communicate()
+    finally:
+        await process.stop()
+    assert certifying.returncode == 0, output.decode()
+    assert "CERTIFIED  parrot 0.1.0, contract 1" in output.decode()
+    assert (folder / "build" / "certification" / "parrot" / "certification.json").exists()
 
 
 async def test_the_test_of_the_page_passes(folder):
@@ -73,7 +96,8 @@ async def test_the_test_of_the_page_passes(folder):
 
 
 def test_the_commands_and_the_operators_file_name_what_there_is():
-    serve, use, test = blocks("sh")
+    serve, use, test, certify = blocks("sh")
+    assert certify.startswith("harness certify --target unix:/tmp/parrot.sock --report ")
     assert serve.count("python -m adapters.parrot --listen unix:") == 2
     assert "agents apply agent-parrot.yaml" in use
     assert "asyncio_mode=auto test_parrot.py" in test
