@@ -1,11 +1,15 @@
 """`python -m tests.fuzz.guided NAME [options of libFuzzer]`: bytes, guided by coverage, where atheris is installed (it is no dependency of the project)."""
 
 import importlib
+import json
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import protovalidate
+from google.protobuf import json_format
 from google.rpc import status_pb2
 
 from harness.adapter.v1.descriptor_pb2 import Descriptor
@@ -73,6 +77,25 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
 }
 
 
+def _seeds() -> dict[str, bytes]:
+    """Something good of each kind, to start from."""
+    from adapters.sdk import events
+    from services.common.errors import HarnessError, Reason
+    from services.common.status import to_status
+    from tests.catalog.processes import blueprint, message
+    from tests.catalog.test_evidence import report
+    from tests.catalog.toy_adapter import descriptor
+
+    drafts = [events.text("x"), events.tool_started("c1", "t"), events.tool_succeeded("c1"), events.completed()]
+    return {
+        "descriptor": json_format.ParseDict(descriptor(), Descriptor()).SerializeToString(),
+        "draft": message(blueprint()).SerializeToString(),
+        "events": event_pb2.EventBatch(first_offset=1, drafts=drafts).SerializeToString(),
+        "evidence": json.dumps(report()).encode(),
+        "status": to_status(HarnessError(Reason.CAPACITY, "Full.", retry_after=1.0)).SerializeToString(),
+    }
+
+
 def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
         sys.stderr.write(f"name one of: {', '.join(TARGETS)}\n")
@@ -85,8 +108,12 @@ def main() -> int:
     target = TARGETS[sys.argv[1]]
     with atheris.instrument_imports(include=["services", "adapters", "jsonschema"]):
         target(b"")
-    atheris.Setup([sys.argv[0], *sys.argv[2:]], target)
-    atheris.Fuzz()
+        seeds = _seeds()
+        target(seeds[sys.argv[1]])
+    with tempfile.TemporaryDirectory() as corpus:
+        Path(corpus, "seed").write_bytes(seeds[sys.argv[1]])
+        atheris.Setup([sys.argv[0], *sys.argv[2:], corpus], target)
+        atheris.Fuzz()
     return 0
 
 
