@@ -119,6 +119,7 @@ def _sizes(options: argparse.Namespace) -> Sizes:
         "rate": options.rate,
         "fanout_seconds": options.secs,
         "fanout_processes": options.procs,
+        "cores": options.cpu_share,
         "history": options.history,
     }
     return replace(QUICK if options.quick else Sizes(), **{name: value for name, value in given.items() if value})

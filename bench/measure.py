@@ -31,6 +31,8 @@ class Sizes:
     rate: int = 100
     fanout_seconds: int = 10
     fanout_processes: int = 1
+    cores: float = 1.0
+    """Of each process of a service, at least: subscribers arrive as fast as that lets them."""
     stuck_subscribers: int = 10
     stuck_events: int = 200_000
     history: int = 10_000
@@ -75,6 +77,7 @@ async def measure(target: Target, mode: str, sizes: Sizes) -> list[Any]:
                         rate=sizes.rate,
                         seconds=sizes.fanout_seconds,
                         processes=sizes.fanout_processes,
+                        cores=sizes.cores,
                     )
                 )
         elif mode == "stuck":
@@ -92,7 +95,7 @@ async def measure(target: Target, mode: str, sizes: Sizes) -> list[Any]:
         elif mode in ("post", "runs"):
             work = measure_posts if mode == "post" else measure_runs
             alone, many = (sizes.posts_alone, sizes.posts) if mode == "post" else (sizes.runs_alone, sizes.runs)
-            for lanes, total in ((1, alone), (LANES, many)):
+            for lanes, total in ((1, min(alone, many)), (LANES, many)):
                 results += [await work(client, tree, lanes, total) for _ in range(sizes.repeat)]
         else:
             raise ValueError(f"unknown mode {mode}")

@@ -35,10 +35,18 @@ class Fanout:
 
 
 async def measure_fanout(
-    client: Client, target: Target, tree: ProcessTree, *, subscribers: int, rate: int, seconds: int, processes: int
+    client: Client,
+    target: Target,
+    tree: ProcessTree,
+    *,
+    subscribers: int,
+    rate: int,
+    seconds: int,
+    processes: int,
+    cores: float = 1.0,
 ) -> Fanout:
-    """`subscribers`, spread over `processes`, follow one run of `rate` events a second for `seconds`."""
-    delay = OPEN_SECONDS + subscribers / OPENED_PER_SECOND
+    """`subscribers`, spread over `processes`, follow one run of `rate` events a second for `seconds`. `cores` is what a gateway has for them at least."""
+    delay = OPEN_SECONDS + subscribers / (OPENED_PER_SECOND * min(1.0, cores))
     events = rate * seconds
     cpu = tree.cpu_seconds()
     run_id = await client.start(n=events, rate=rate, delay=delay)
