@@ -22,8 +22,9 @@ setup: $(VENV)/.project ## make .venv with everything the lock file names
 	@:
 
 .PHONY: gen
-gen: setup ## build gen/python from proto/, if something changed
+gen: setup ## build gen/ from proto/, if something changed
 	@$(PY) -m build_tools.generate
+	@$(PY) -m adapters.betterproto.generate
 
 .PHONY: run
 run: gen ## start the mesh here and show the example agent's turn (ARGS="--port 8020")
@@ -91,6 +92,11 @@ format: gen ## format Python and contracts in place
 .PHONY: simulate
 simulate: gen ## play N seeded schedules of the whole mesh (N=10000)
 	@$(PY) -m tests.simulation --seeds 1..$(or $(N),10000) --jobs $$(nproc) $(ARGS)
+
+# What an adapter's endpoint is worth; the other languages' are built by their own tests, or by hand as their README says.
+.PHONY: certify
+certify: gen ## certify an adapter: make certify TARGET=unix:/path (ARGS="--report DIR" and more)
+	@$(BIN)/harness certify --target $(or $(TARGET),$(error say which: make certify TARGET=unix:/path or host:port)) $(ARGS)
 
 .PHONY: bench
 bench: gen ## measure against the ceiling (never part of the tests)

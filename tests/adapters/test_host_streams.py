@@ -204,6 +204,20 @@ async def test_detached_for_too_long_is_cancelled():
         assert drafts[0].payload.run_cancelled.reason == payload_pb2.CANCEL_REASON_SHUTDOWN
 
 
+async def test_drafts_of_an_ended_run_outlast_a_short_grace():
+    """An executor that was held up for longer than the grace still gets the end of its run."""
+    adapter, context = steered(forever, flow=runtime_pb2.RuntimeLimits(detach_grace_seconds=1))
+    async with context as client:
+        await client.create()
+        fence = client.fence(1, "r1")
+        call = client.start(fence, client.input("x"))
+        await call.read()
+        call.cancel()
+        await until(lambda: adapter.ended)
+        await asyncio.sleep(1.5)  # the time itself: the grace once more, and then some
+        assert kinds(await client.follow(client.attach(fence, 1))) == ["run.cancelled"]
+
+
 async def test_i7_what_nobody_reads_waits_at_the_bound_for_the_next_executor():
     async def play(turn):
         for number in range(100):

@@ -39,6 +39,8 @@ class HostLimits:
     health_seconds: float = 5.0
     # Ended runs kept per runtime, so that repeated calls of them are answered rather than started again.
     remembered_runs: int = 8
+    # How long at least the drafts of an ended run are kept that its reader has left, however short the grace in which a run goes on without one.
+    kept_seconds: float = 60.0
     # Encoded bytes of drafts that are not yet durable, over all runs.
     max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
     events: EventLimits = field(default=DEFAULT_LIMITS)

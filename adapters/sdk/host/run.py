@@ -68,6 +68,7 @@ class HostedRun:
         self._stopping: asyncio.Task[None] | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._detach_timer: asyncio.TimerHandle | None = None
+        self._keep_until = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._wake_at = 0
         self._space: asyncio.Future[None] | None = None
@@ -243,6 +244,7 @@ class HostedRun:
 
     def _reader_gone(self) -> None:
         self._cancel_detach()
+        self._keep_until = self._loop.time() + self._limits.kept_seconds
         self._detach_timer = self._loop.call_later(self._flow.detach_grace, self._on_detached)
 
     def _cancel_detach(self) -> None:
@@ -252,8 +254,10 @@ class HostedRun:
 
     def _on_detached(self) -> None:
         if self.finished:
-            # Nobody came for the rest in all that time.
-            self.give_up_drafts()
+            if self._loop.time() < self._keep_until:
+                self._detach_timer = self._loop.call_at(self._keep_until, self._on_detached)
+            else:  # nobody came for the rest in all that time
+                self.give_up_drafts()
             return
         _log.warning("run_detached_too_long", run_id=self.run_id)
         self._background.spawn(self.stop(payload_pb2.CANCEL_REASON_SHUTDOWN, self._limits.cancel_grace_seconds))
