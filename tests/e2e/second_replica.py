@@ -29,7 +29,7 @@ async def second_replica(mesh: RunningMesh) -> AsyncGenerator[tuple[str, list[Ta
     async with AsyncExitStack() as stack:
         sockets = mesh.data_dir / "run"
         sessions, runs = f"unix:{sockets / 'sessions-b.sock'}", f"unix:{sockets / 'runs-b.sock'}"
-        facade = f"unix:{sockets / 'facade' / 'state-b.sock'}"
+        facade, tools = f"unix:{sockets / 'facade' / 'state-b.sock'}", f"unix:{sockets / 'tools' / 'tool-b.sock'}"
         plans: list[tuple[str, dict[str, str]]] = [
             ("sessions", {"HARNESS_LISTEN": sessions, "HARNESS_FACADE_LISTEN": facade}),
             (
@@ -38,6 +38,8 @@ async def second_replica(mesh: RunningMesh) -> AsyncGenerator[tuple[str, list[Ta
                     "HARNESS_LISTEN": runs,
                     "HARNESS_SESSIONS_ADDRESS": sessions,
                     "HARNESS_STATE_FACADE_ADDRESS": facade,
+                    "HARNESS_TOOL_FACADE_LISTEN": tools,
+                    "HARNESS_TOOL_FACADE_ADDRESS": tools,
                 },
             ),
             ("gateway", {"HARNESS_LISTEN": "127.0.0.1:0", "HARNESS_RUNS_ADDRESS": runs}),
