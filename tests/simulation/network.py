@@ -191,6 +191,8 @@ class Call:
             self.network.loop.world.check("acknowledged", request.fence.run_id, request.through_offset)
         if self.queue is None:
             if doubled:
+                if self.method[2] == "ClearSession":
+                    self.network.loop.world.asked_again_to_clear(request)
                 self.network.loop.task_in(life, self._serve_again(handler, request), context)
                 return
             self.serving = life

@@ -189,6 +189,12 @@ class World:
         self._plan_faults()
         self.loop.later(scenario.seconds, self._look)
 
+    def asked_again_to_clear(self, request: Any) -> None:
+        """A message that asks to clear is executed once more, perhaps long after: to whoever is asked that is another wish."""
+        for one in self._conversations:
+            if (one.agent, one.name) == (request.agent_id, request.conversation_id):
+                one.clears += 1
+
     def _plan_faults(self) -> None:
         level, seconds = self.scenario.level, self.scenario.seconds
         kinds: tuple[tuple[float, Callable[[], None]], ...] = (
