@@ -19,6 +19,8 @@ PACKAGES = (
     "adapters.sdk",
     "adapters.reference",
     "adapters.betterproto",
+    "adapters.agentcore",
+    "adapters.claude_agent_sdk",
     "cli",
     "conformance",
 )
