@@ -13,7 +13,9 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 
 from services.catalog.disclosure import text_problem
-from services.catalog.operator_section import (
+from services.catalog.tool_registry import RegisteredTool, ToolEntry, registered
+from services.common.errors import ConfigurationError
+from services.common.operator_section import (
     Address,
     JsonSettings,
     Section,
@@ -22,9 +24,7 @@ from services.catalog.operator_section import (
     resolved_address,
     resolved_token,
 )
-from services.catalog.operator_yaml import read_yaml
-from services.catalog.tool_registry import RegisteredTool, ToolEntry, registered
-from services.common.errors import ConfigurationError
+from services.common.operator_yaml import read_yaml
 
 MAX_ADAPTERS: Final = 256
 MAX_PROFILES: Final = 64

@@ -13,7 +13,9 @@ from pydantic import Field, JsonValue, SecretStr
 from services.catalog.builtin_tools import BUILTIN, BUILTIN_TOOLS
 from services.catalog.canonical import canonical_json
 from services.catalog.disclosure import credential_problem
-from services.catalog.operator_section import (
+from services.catalog.options_schema import SchemaRefused, admitted
+from services.catalog.tool_names import NamesCollide, names_of
+from services.common.operator_section import (
     Address,
     JsonSettings,
     Section,
@@ -23,8 +25,6 @@ from services.catalog.operator_section import (
     resolved_address,
     resolved_token,
 )
-from services.catalog.options_schema import SchemaRefused, admitted
-from services.catalog.tool_names import NamesCollide, names_of
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_RESULT_BYTES: Final = 256 * 1024
