@@ -10,7 +10,7 @@ MAX_SUBJECT_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What one token opens: one audience (a facade service), one binding and epoch, one runtime generation, one run, these tools."""
+    """What one token opens: one audience (a facade service), one binding and epoch, one runtime generation, one run, these tools or this model endpoint."""
 
     audience: str
     binding_id: str
@@ -18,6 +18,8 @@ class Capability:
     runtime_generation: int
     run_id: str
     tool_ids: tuple[str, ...] = ()
+    model_endpoint: str = ""
+    """Id of the operator's endpoint that a token of the audience `model` opens."""
 
 
 @dataclass(frozen=True, slots=True)

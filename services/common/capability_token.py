@@ -30,6 +30,7 @@ ALGORITHM = "EdDSA"
 MAX_TOKEN_CHARACTERS = 16_384
 MAX_TOOL_IDS = 256
 CACHE_SIZE = 4_096
+_PEM_END = "-----END PUBLIC KEY-----"
 
 
 def generate_private_key() -> str:
@@ -69,6 +70,8 @@ class CapabilitySigner:
             "run_id": capability.run_id,
             "tool_ids": list(capability.tool_ids),
         }
+        if capability.model_endpoint:
+            claims["model_endpoint"] = capability.model_endpoint
         return jwt.encode(claims, self._key, algorithm=ALGORITHM, headers={"kid": self._key_id})
 
 
@@ -131,6 +134,11 @@ class CapabilityVerifier:
             raise _refused() from None
 
 
+def split_keys(text: str) -> list[str]:
+    """The single keys of PEM texts in a row, as a setting holds them."""
+    return [part.strip() + "\n" + _PEM_END + "\n" for part in text.split(_PEM_END) if part.strip()]
+
+
 def _capability(claims: dict[str, Any]) -> tuple[Capability, int]:
     tool_ids: object = claims["tool_ids"]
     if not isinstance(tool_ids, list) or not all(isinstance(item, str) for item in cast(list[object], tool_ids)):
@@ -142,6 +150,7 @@ def _capability(claims: dict[str, Any]) -> tuple[Capability, int]:
         runtime_generation=_number(claims["runtime_generation"]),
         run_id=_text(claims["run_id"]),
         tool_ids=tuple(cast(list[str], tool_ids)),
+        model_endpoint=_text(claims.get("model_endpoint", "")),
     )
     return capability, _number(claims["exp"])
 

@@ -4,10 +4,9 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator
 
-from services.common.capability_token import CapabilityVerifier
+from services.common.capability_token import CapabilityVerifier, split_keys
 from services.common.settings import Address, ServiceSettings
 
-_PEM_END = "-----END PUBLIC KEY-----"
 
 
 class SessionsSettings(ServiceSettings):
@@ -60,8 +59,3 @@ class SessionsSettings(ServiceSettings):
     def verify_keys(self) -> list[str]:
         """Each public key as PEM."""
         return split_keys(self.capability_verify_keys.get_secret_value())
-
-
-def split_keys(text: str) -> list[str]:
-    """The single keys of PEM texts in a row."""
-    return [part.strip() + "\n" + _PEM_END + "\n" for part in text.split(_PEM_END) if part.strip()]
