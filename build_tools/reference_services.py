@@ -6,6 +6,7 @@ from build_tools.reference_contracts import NOTE
 from services.catalog.settings import CatalogSettings
 from services.common.errors import TABLE
 from services.common.settings import ProcessSettings, ServiceSettings, settings_table
+from services.egress.settings import EgressSettings
 from services.gateway.settings import GatewaySettings
 from services.runs.settings import RunsSettings
 from services.sandbox.settings import SandboxSettings
@@ -78,7 +79,8 @@ def settings_page() -> str:
     ):
         parts += [f"## {name}\n", _without(settings_table(own), service)]
     parts += ["## gateway\n", "No gRPC service: these stand beside those of every process.\n"]
-    parts += [_without(settings_table(GatewaySettings), process), _ADAPTERS]
+    parts += [_without(settings_table(GatewaySettings), process)]
+    parts += ["## egress\n", "No gRPC service either.\n", _without(settings_table(EgressSettings), process), _ADAPTERS]
     return "\n".join(parts)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVICES = ("catalog", "sessions", "runs", "sandbox", "gateway")
+SERVICES = ("catalog", "sessions", "runs", "sandbox", "egress", "gateway")
 PACKAGES = (
     "services",
     "services.common",

@@ -66,6 +66,15 @@ class Layout:
         """The address of the tool broker of one replica of runs, in a folder of its own."""
         return f"unix:{self._tool_folder(replica) / 'tool.sock'}"
 
+    @property
+    def model_facade(self) -> str:
+        """The address of the model egress, in a folder of its own."""
+        return f"unix:{self._model_folder / 'model.sock'}"
+
+    @property
+    def _model_folder(self) -> Path:
+        return self.sockets / "models"
+
     def _facade_folder(self, replica: int) -> Path:
         return self.sockets / replica_name("facade", replica)
 
@@ -83,6 +92,7 @@ class Layout:
             _own_folder(self._facade_folder(replica), 0o711)
         for replica in range(1, tool_facades + 1):
             _own_folder(self._tool_folder(replica), 0o711)
+        _own_folder(self._model_folder, 0o711)
 
 
 def replica_name(service: str, replica: int) -> str:

@@ -1,4 +1,4 @@
-"""What `harness up` needs of the operator file: which adapters it is to start itself. The catalog checks the rest."""
+"""What `harness up` needs of the operator file: which processes it is to start itself. The catalog checks the rest."""
 
 from __future__ import annotations
 
@@ -71,6 +71,15 @@ def write_default(layout: Layout) -> Path:
 
 def embedded_adapters(path: Path, layout: Layout) -> list[EmbeddedAdapter]:
     """The adapters to start. Only what is needed for that is looked at: the catalog refuses everything else that is wrong."""
+    return [_embedded(entry, layout) for entry in _section(path, "adapters") if _is_embedded(entry)]
+
+
+def names_model_endpoints(path: Path) -> bool:
+    """Whether there is anything for a model egress to do."""
+    return bool(_section(path, "model_endpoints"))
+
+
+def _section(path: Path, name: str) -> list[Any]:
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -81,10 +90,8 @@ def embedded_adapters(path: Path, layout: Layout) -> list[EmbeddedAdapter]:
         document: Any = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigurationError(f"--config: {path} is not YAML: {error}") from None
-    entries = document.get("adapters") if isinstance(document, dict) else None
-    if not isinstance(entries, list):
-        return []
-    return [_embedded(entry, layout) for entry in entries if _is_embedded(entry)]
+    entries = document.get(name) if isinstance(document, dict) else None
+    return entries if isinstance(entries, list) else []
 
 
 def _is_embedded(entry: Any) -> bool:

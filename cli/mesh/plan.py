@@ -84,6 +84,8 @@ class Options:
     adapters: Sequence[EmbeddedAdapter]
     bus_command: Sequence[str]
     replicas: Replicas = field(default_factory=Replicas)
+    model_egress: bool = False
+    """Whether the operator file names model endpoints, which sandboxes reach through the model egress."""
     store_url: str = field(default="", repr=False)
     """The database of all services; empty: a SQLite file each."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
@@ -95,6 +97,7 @@ def plan(layout: Layout, secrets: SecretFiles, options: Options) -> list[Compone
         _bus(layout, options),
         *(_adapter(adapter, options) for adapter in options.adapters),
         *_services(layout, secrets, options),
+        *([_egress(layout, secrets, options)] if options.model_egress else []),
         *_gateways(layout, secrets, options),
     ]
 
@@ -129,6 +132,7 @@ def _services(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
             "HARNESS_TOOL_FACADE_ADDRESS": _beginning_with(
                 replica, [layout.tool_facade(each) for each in replicas.of("runs")]
             ),
+            **({"HARNESS_MODEL_FACADE_ADDRESS": layout.model_facade} if options.model_egress else {}),
             "HARNESS_BUS_URL": f"unix://{bus_path(layout)}",
             "HARNESS_CAPABILITY_SIGNING_KEY_FILE": str(secrets.signing_key),
         }
@@ -187,6 +191,26 @@ def _gateways(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
         )
         for replica, port in enumerate(options.replicas.ports(options.port), start=1)
     ]
+
+
+def _egress(layout: Layout, secrets: SecretFiles, options: Options) -> Component:
+    # The one process that may have a provider's credential from the environment: the operator file names the variables.
+    environment = {name: value for name, value in options.environment.items() if not name.startswith("HARNESS_")}
+    return Component(
+        service="egress",
+        replica=1,
+        address=layout.model_facade,
+        command=[sys.executable, "-m", "services.egress"],
+        environment={
+            **environment,
+            **_service_environment(secrets, options),
+            "HARNESS_CONFIG_FILE": str(options.config_file.absolute()),
+            "HARNESS_FACADE_LISTEN": layout.model_facade,
+            "HARNESS_SESSIONS_ADDRESS": _addresses(layout, options.replicas, "sessions"),
+            "HARNESS_CAPABILITY_VERIFY_KEYS_FILE": str(secrets.verify_key),
+        },
+        stop_order=StopOrder.BACK,
+    )
 
 
 def _adapter(adapter: EmbeddedAdapter, options: Options) -> Component:

@@ -59,6 +59,8 @@ def _check_of(service: str) -> Callable[[str], Awaitable[tuple[bool, str]]]:
         return _check_bus
     if service == "gateway":
         return _check_gateway
+    if service == "egress":
+        return _check_egress
     return _check_adapter if service.startswith("adapter-") else _check_service
 
 
@@ -85,6 +87,13 @@ async def _serving(channel: grpc.aio.Channel) -> bool:
 async def _check_gateway(address: str) -> tuple[bool, str]:
     async with httpx.AsyncClient(trust_env=False) as client:
         answer = await client.get(f"http://{address}/readyz", timeout=CHECK_SECONDS)
+        return answer.status_code == 200, version("harness-mesh")
+
+
+async def _check_egress(address: str) -> tuple[bool, str]:
+    transport = httpx.AsyncHTTPTransport(uds=address.removeprefix("unix:"))
+    async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+        answer = await client.get("http://egress/healthz", timeout=CHECK_SECONDS)
         return answer.status_code == 200, version("harness-mesh")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from cli.mesh.bus_program import bus_program
 from cli.mesh.child import Child, ChildEnded
 from cli.mesh.layout import Layout, layout_of
-from cli.mesh.operator_file import embedded_adapters, write_default
+from cli.mesh.operator_file import embedded_adapters, names_model_endpoints, write_default
 from cli.mesh.plan import Component, Options, StopOrder, plan
 from cli.mesh.replicas import Replicas
 from cli.mesh.secrets import secret_files
@@ -225,7 +225,8 @@ def _components(layout: Layout, options: UpOptions) -> list[Component]:
             embedded_adapters(config_file, layout),
             bus_program(),
             options.replicas,
-            options.store_url,
+            model_egress=names_model_endpoints(config_file),
+            store_url=options.store_url,
         ),
     )
 

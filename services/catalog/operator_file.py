@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_va
 from services.catalog.disclosure import text_problem
 from services.catalog.tool_registry import RegisteredTool, ToolEntry, registered
 from services.common.errors import ConfigurationError
+from services.common.model_endpoints import MAX_ENDPOINTS, EndpointId, ModelEndpoint
 from services.common.operator_section import (
     Address,
     JsonSettings,
@@ -76,6 +77,7 @@ class ProfileEntry(Section):
     model_aliases: Annotated[list[ModelAlias], Field(max_length=64)] = Field(default_factory=list)
     limits: Limits = Limits()
     sandbox: Sandbox | None = None
+    model_endpoint: EndpointId | None = None
 
     @model_validator(mode="after")
     def _placement_fits(self) -> Self:
@@ -85,6 +87,10 @@ class ProfileEntry(Section):
             )
         if self.sandbox is not None and self.sandbox.idle_seconds > self.sandbox.lifetime_seconds:
             raise ValueError("sandbox.idle_seconds is above sandbox.lifetime_seconds: lower it")
+        if self.model_endpoint is not None and self.sandbox is None:
+            raise ValueError(
+                "model_endpoint is the way out of a sandbox: remove it, or choose the placement sandbox_pod"
+            )
         return self
 
 
@@ -121,6 +127,9 @@ class OperatorFile(Section):
         default_factory=lambda: ["standard"]
     )
     tools: Annotated[list[ToolEntry], Field(max_length=MAX_TOOLS)] = Field(default_factory=list[ToolEntry])
+    model_endpoints: Annotated[list[ModelEndpoint], Field(max_length=MAX_ENDPOINTS)] = Field(
+        default_factory=list[ModelEndpoint]
+    )
     certification: CertificationEntry | None = None
 
 
@@ -163,6 +172,8 @@ def load_operator_file(path: Path, data_dir: Path, environment: Mapping[str, str
             problems.append(f"adapters[{number}].{error}")
     tools, wrong = registered(document.tools if document is not None else (), data_dir, environment)
     problems += wrong
+    if document is not None:
+        problems += _unknown_endpoints(document)
     evidence: Path | None = None
     if document is not None and document.certification is not None:
         # A relative folder is below the data folder, as sockets are.
@@ -211,6 +222,18 @@ def _duplicates(raw: object) -> Iterator[str]:
     for number, adapter in enumerate(adapters):
         yield from _twice(_entries(adapter, "profiles"), "id", f"adapters[{number}].profiles")
     yield from _twice(_entries(raw, "tools"), "id", "tools")
+    yield from _twice(_entries(raw, "model_endpoints"), "id", "model_endpoints")
+
+
+def _unknown_endpoints(document: OperatorFile) -> Iterator[str]:
+    known = {endpoint.id for endpoint in document.model_endpoints}
+    for number, adapter in enumerate(document.adapters):
+        for place, profile in enumerate(adapter.profiles):
+            if profile.model_endpoint is not None and profile.model_endpoint not in known:
+                yield (
+                    f"adapters[{number}].profiles[{place}].model_endpoint: {profile.model_endpoint!r} is not among "
+                    "model_endpoints: add it there, or name one that is."
+                )
 
 
 def _entries(raw: object, name: str) -> list[Any]:

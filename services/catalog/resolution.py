@@ -55,6 +55,7 @@ def resolve(state: HarnessState | None, profile_id: str, shelf: Shelf) -> pb.Res
         contract_version=known.contract_version,
         max_run_seconds=profile.limits.max_run_seconds or 0,
         max_concurrent_runs=profile.limits.max_concurrent_runs or 0,
+        model_endpoint=profile.model_endpoint or "",
         # I28: the host's own credential; a profile that runs in sandboxes has no use for it.
         adapter_token=token.get_secret_value() if hosted and token is not None else "",
     )

@@ -29,6 +29,7 @@ from services.runs.tools.store import CallStore
 PROTOCOL_VERSION: Final = 1
 STATE_AUDIENCE: Final = "state"
 TOOL_AUDIENCE: Final = "tool"
+MODEL_AUDIENCE: Final = "model"
 _LIFE: Final = new_request_id()
 _ATTEMPTS: Final = itertools.count(1)
 
@@ -72,8 +73,14 @@ class Engine:
         """The run's token for the tool broker; `tools` are marks of those it opens."""
         return self._token(TOOL_AUDIENCE, run, runtime_generation, tools)
 
+    def model_token(
+        self, run: Run, runtime_generation: int, model_endpoint: str
+    ) -> capability_token_pb2.CapabilityToken:
+        """The run's token for the model egress; it opens the endpoint of the run's profile alone (I28)."""
+        return self._token(MODEL_AUDIENCE, run, runtime_generation, (), model_endpoint)
+
     def _token(
-        self, audience: str, run: Run, runtime_generation: int, tools: tuple[str, ...]
+        self, audience: str, run: Run, runtime_generation: int, tools: tuple[str, ...], model_endpoint: str = ""
     ) -> capability_token_pb2.CapabilityToken:
         if run.deadline_at is None:
             raise ValueError("a run has a deadline before it gets a token")
@@ -84,6 +91,7 @@ class Engine:
             runtime_generation=runtime_generation,
             run_id=run.run_id,
             tool_ids=tools,
+            model_endpoint=model_endpoint,
         )
         token = capability_token_pb2.CapabilityToken(audience=audience)
         token.value = self.signer.sign(capability, deadline_at=run.deadline_at / 1000)

@@ -10,7 +10,7 @@ from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.clients.sessions import Binding
-from services.runs.engine import Engine, binding_fence, fence_of
+from services.runs.engine import MODEL_AUDIENCE, STATE_AUDIENCE, TOOL_AUDIENCE, Engine, binding_fence, fence_of
 from services.runs.lease import detach_grace_seconds
 from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
@@ -152,9 +152,17 @@ async def make_in_host(engine: Engine, run: Run, binding: Binding, plan: Plan, i
 def _context(engine: Engine, plan: Plan, native_session_id: str) -> runtime_pb2.RuntimeContext:
     """What holds for the life of the runtime: the plan's, and how long it goes on with a run whose executor was lost (I9)."""
     settings = engine.settings
-    context = plan.runtime_context(
-        native_session_id, settings.state_facade_address, settings.tool_facade_addresses or ""
-    )
+    facades = {STATE_AUDIENCE: settings.state_facade_address}
+    if plan.grants and settings.tool_facade_addresses is not None:
+        facades[TOOL_AUDIENCE] = settings.tool_facade_addresses
+    if plan.model_endpoint:
+        if settings.model_facade_address is None:
+            raise HarnessError(
+                Reason.CONFIGURATION_INVALID,
+                "The profile reaches its model through the model egress, and there is none: set HARNESS_MODEL_FACADE_ADDRESS.",
+            )
+        facades[MODEL_AUDIENCE] = settings.model_facade_address
+    context = plan.runtime_context(native_session_id, facades)
     context.limits.detach_grace_seconds = detach_grace_seconds(
         settings.lease_ttl_seconds, settings.sweep_interval_seconds
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,7 @@ from services.runs.host import Host
 
 DEFAULT_RUN_SECONDS: Final = 900
 MAX_RUN_SECONDS: Final = 86_400
-MAX_FACADES: Final = 8  # of one context
+MAX_REPLICAS_TOLD: Final = 8  # of one facade, in one context
 _SUPPORTED: Final = (capability_pb2.CAPABILITY_LEVEL_NATIVE, capability_pb2.CAPABILITY_LEVEL_EMULATED)
 
 
@@ -76,28 +77,30 @@ class Plan:
         claims = self.profile.descriptor.capabilities
         return capability in claims and claims[capability].level in _SUPPORTED
 
+    @property
+    def model_endpoint(self) -> str:
+        """Id of the endpoint that a sandboxed runtime reaches through the model egress; empty: none."""
+        return self.profile.model_endpoint
+
     def host(self, address: str) -> Host:
         """How a runtime at this address is called."""
         token = self.profile.adapter_token
         # I28: the credential of the profile's host goes to that host alone, never to where an earlier one was.
         return Host(address, SecretStr(token) if token and address == self.profile.adapter_address else None)
 
-    def runtime_context(
-        self, native_session_id: str, state_facades: str, tool_facades: str = ""
-    ) -> runtime_pb2.RuntimeContext:
-        """What holds for the life of the binding's runtime. `state_facades`, `tool_facades`: addresses of a facade's replicas, of which any will do."""
-        brokers = tool_facades.split(",")[: MAX_FACADES // 2] if self.grants else []
-        facades = state_facades.split(",")[: MAX_FACADES - len(brokers)]
+    def runtime_context(self, native_session_id: str, facades: Mapping[str, str]) -> runtime_pb2.RuntimeContext:
+        """What holds for the life of the binding's runtime. `facades`: by audience the addresses of a facade's replicas, of which any will do."""
         context = runtime_pb2.RuntimeContext(
             contract_version=self.profile.contract_version,
             blueprint=self.version.blueprint,
             agent_version=self.version.version,
             placement=self.profile.placement,
             native_session_id=native_session_id,
-            facades=[capability_token_pb2.FacadeEndpoint(audience="state", address=address) for address in facades],
-        )
-        context.facades.extend(
-            capability_token_pb2.FacadeEndpoint(audience="tool", address=address) for address in brokers
+            facades=[
+                capability_token_pb2.FacadeEndpoint(audience=audience, address=address)
+                for audience, addresses in facades.items()
+                for address in addresses.split(",")[:MAX_REPLICAS_TOLD]
+            ],
         )
         context.tools.extend(grant.descriptor for grant in self.grants)
         if self.profile.HasField("profile_settings"):

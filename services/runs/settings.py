@@ -33,7 +33,13 @@ class RunsSettings(ServiceSettings):
     tool_facade_address: Annotated[
         Addresses | None,
         Field(
-            description="Where runtimes are told to reach the tool broker: its replicas' addresses, the first 4 of them; none: where this process listens."
+            description="Where runtimes are told to reach the tool broker: its replicas' addresses, the first 8 of them; none: where this process listens."
+        ),
+    ] = None
+    model_facade_address: Annotated[
+        Addresses | None,
+        Field(
+            description="Where sandbox workers are told to reach the model egress; without it, profiles with a model endpoint start no run."
         ),
     ] = None
     bus_url: Annotated[

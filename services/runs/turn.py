@@ -29,6 +29,8 @@ def turn_input(held: HeldRun, issued: Issued, plan: Plan) -> runtime_pb2.TurnInp
     )
     if plan.grants:
         turn.tokens.append(engine.tool_token(run, issued.runtime_generation, marks_of(plan.grants)))
+    if plan.model_endpoint:
+        turn.tokens.append(engine.model_token(run, issued.runtime_generation, plan.model_endpoint))
     if asked.HasField("client_context"):
         turn.client_context.CopyFrom(asked.client_context)
     if binding is not None:
