@@ -8,7 +8,6 @@ from services.common.capability_token import CapabilityVerifier, split_keys
 from services.common.settings import Address, ServiceSettings
 
 
-
 class SessionsSettings(ServiceSettings):
     """What the sessions service is told."""
 
