@@ -14,7 +14,8 @@ from google.rpc import status_pb2
 
 from harness.adapter.v1.descriptor_pb2 import Descriptor
 from harness.common.v1.blueprint_pb2 import AgentBlueprint
-from harness.event.v1 import event_pb2
+from harness.event.v1 import event_pb2, payload_pb2
+from harness.run.v1 import run_service_pb2
 from tests.fuzz.messages import parsed
 
 
@@ -36,6 +37,27 @@ def _draft(data: bytes) -> None:
     draft = parsed(AgentBlueprint, data)
     if draft is not None:
         judge(draft, CATALOG)
+
+
+def _decision(data: bytes) -> None:
+    """An interrupt as it gets through the lifecycle, and what a client decides on it: two messages, the first behind its size."""
+    from adapters.sdk.lifecycle import ProtocolViolation, RunLifecycle
+    from services.runs import resume
+    from services.runs.decision import issues_of
+    from services.runs.run import tombstone
+
+    size = int.from_bytes(data[:2], "big")
+    draft = parsed(event_pb2.EventDraft, data[2 : 2 + size])
+    decided = parsed(run_service_pb2.ResumeRunRequest, data[2 + size :])
+    if draft is None or decided is None or not draft.payload.HasField("interrupt_requested"):
+        return
+    try:
+        accepted = RunLifecycle().accept(draft)
+    except ProtocolViolation:
+        return
+    if not protovalidate.collect_violations(decided):
+        issues_of(accepted[0].payload.interrupt_requested, decided)
+        resume.request_of(tombstone("run-1", "b", 1, 0, 0), None, decided)
 
 
 def _events(data: bytes) -> None:
@@ -69,6 +91,7 @@ def _status(data: bytes) -> None:
 
 
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
+    "decision": _decision,
     "descriptor": _descriptor,
     "draft": _draft,
     "events": _events,
@@ -87,7 +110,13 @@ def _seeds() -> dict[str, bytes]:
     from tests.catalog.toy_adapter import descriptor
 
     drafts = [events.text("x"), events.tool_started("c1", "t"), events.tool_succeeded("c1"), events.completed()]
+    asked = events.form_requested(
+        "i1", [payload_pb2.FormField(name="f0", type=payload_pb2.FORM_FIELD_TYPE_NUMBER, label="f0")]
+    ).SerializeToString()
+    decided = run_service_pb2.ResumeRunRequest(run_id="run-1", interrupt_id="i1", revision=1)
+    decided.form_values.update({"f0": 3.5})
     return {
+        "decision": len(asked).to_bytes(2, "big") + asked + decided.SerializeToString(),
         "descriptor": json_format.ParseDict(descriptor(), Descriptor()).SerializeToString(),
         "draft": message(blueprint()).SerializeToString(),
         "events": event_pb2.EventBatch(first_offset=1, drafts=drafts).SerializeToString(),
