@@ -1,10 +1,11 @@
-"""Whether the process of this container serves: exit code 0 or 1. `--http` for the gateway, gRPC health otherwise.
+"""Whether the process of this container serves: exit code 0 or 1. `--http` for the gateway and the model egress, gRPC health otherwise.
 
-It asks the address in HARNESS_LISTEN, as the process itself was told.
+It asks the address in HARNESS_LISTEN, or HARNESS_FACADE_LISTEN where there is no other, as the process itself was told.
 """
 
 import http.client
 import os
+import socket
 import sys
 
 import grpc
@@ -31,9 +32,26 @@ def serves_grpc(address: str) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(self._path)
+
+
 def serves_http(address: str) -> bool:
-    """What the gateway's liveness says."""
-    connection = http.client.HTTPConnection(address, timeout=SECONDS)
+    """What its liveness says."""
+    connection = (
+        UnixConnection(address.removeprefix("unix:"))
+        if address.startswith("unix:")
+        else http.client.HTTPConnection(address, timeout=SECONDS)
+    )
     try:
         connection.request("GET", "/healthz")
         return connection.getresponse().status == 200
@@ -44,5 +62,5 @@ def serves_http(address: str) -> bool:
 
 
 if __name__ == "__main__":
-    listen = reachable(os.environ.get("HARNESS_LISTEN", ""))
+    listen = reachable(os.environ.get("HARNESS_LISTEN") or os.environ.get("HARNESS_FACADE_LISTEN", ""))
     sys.exit(0 if (serves_http if "--http" in sys.argv[1:] else serves_grpc)(listen) else 1)

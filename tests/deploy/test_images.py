@@ -14,15 +14,20 @@ from build_tools.component_lock import component_lock, needed
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text("utf-8")
-COMPONENTS = ("catalog", "sessions", "runs", "sandbox", "gateway", "adapter-reference", "cli")
+COMPONENTS = (
+    "catalog", "sessions", "runs", "sandbox", "egress", "gateway", "adapter-reference", "adapter-agentcore", "adapter-claude", "cli",
+)  # fmt: skip
 # What an image's component imports: modules of its program, and of what it starts.
 PROGRAMS = {
     "catalog": ["services.catalog.__main__"],
     "sessions": ["services.sessions.__main__"],
     "runs": ["services.runs.__main__"],
     "sandbox": ["services.sandbox.__main__", "adapters.reference.adapter"],
+    "egress": ["services.egress.__main__"],
     "gateway": ["services.gateway.__main__"],
     "adapter-reference": ["adapters.reference.__main__"],
+    "adapter-agentcore": ["adapters.agentcore.__main__"],
+    "adapter-claude": ["adapters.claude_agent_sdk.__main__"],
     "cli": ["cli.main", "cli.mesh.status", "cli.turn", "cli.blueprints", "cli.mesh.supervisor"],
 }
 # Fails to find every package that is not in the image, then imports the programs.
