@@ -1,0 +1,7 @@
+"""`python -m adapters.claude_agent_sdk --listen ADDRESS [--worker]`."""
+
+from adapters.claude_agent_sdk.adapter import ClaudeAdapter
+from adapters.sdk.serve import run_adapter_main
+
+if __name__ == "__main__":
+    run_adapter_main(ClaudeAdapter, "adapters.claude_agent_sdk")

@@ -1,0 +1,108 @@
+"""The adapter: its descriptor, what it can tell of a blueprint and of its own health. Needs no SDK: without one it says so."""
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from adapters.claude_agent_sdk.credentials import FILE_VARIABLE, KEY_VARIABLE, credential
+from adapters.claude_agent_sdk.descriptor import SDK, describe
+from adapters.claude_agent_sdk.options import DEFAULTS, model_of, read_options
+from adapters.claude_agent_sdk.profile import Profile, read_profile
+from adapters.claude_agent_sdk.skills import unknown_skills
+from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, plain
+from adapters.sdk.errors import ConfigurationError, HarnessError, UnavailableError
+from adapters.sdk.health import CONFIGURATION, Impaired, Probe
+from adapters.sdk.simple import BaseAdapter
+from harness.adapter.v1 import descriptor_pb2
+from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb2
+
+PERMISSION_BYPASS = "bypassPermissions"
+
+
+class ClaudeAdapter(BaseAdapter):
+    """The Claude Agent SDK as a harness."""
+
+    def __init__(self) -> None:
+        self._descriptor = describe(_sdk_version())
+
+    @property
+    def descriptor(self) -> descriptor_pb2.Descriptor:
+        """What it is."""
+        return self._descriptor
+
+    async def health(self) -> Sequence[health_pb2.HealthCheck | Probe]:
+        """Whether this process has a credential; whether the SDK is there is looked at by the host, from the descriptor."""
+        return (Probe(CONFIGURATION, _look_for_credential),)
+
+    async def evaluate(
+        self,
+        blueprint: blueprint_pb2.AgentBlueprint,
+        placement: "placement_pb2.Placement.ValueType",
+        profile_settings: Mapping[str, Any],
+    ) -> Evaluation:
+        """Whether profile and blueprint fit: settings, model, options, skills. Looks at no file."""
+        options = plain(blueprint.harness.options)
+        issues: list[error_pb2.Issue] = []
+        try:
+            profile = read_profile(profile_settings)
+        except ConfigurationError as error:
+            return Evaluation(issues=[_issue("harness.profile_id", error)])
+        for path, check in (
+            ("harness.options", lambda: read_options(options)),
+            ("model.alias", lambda: model_of(blueprint.model, profile)),
+            ("harness.profile_id", lambda: _check_placement(placement, profile)),
+        ):
+            try:
+                check()
+            except ConfigurationError as error:
+                issues.append(_issue(path, error))
+        for skill in unknown_skills(blueprint.skills, profile):
+            wrong = ConfigurationError(
+                f"The profile has no skill {skill!r}: remove it, or choose a profile that has it.", code="skill_unknown"
+            )
+            issues.append(_issue(f"skills[{list(blueprint.skills).index(skill)}]", wrong))
+        return Evaluation(issues=issues, normalized_options={**DEFAULTS, **options})
+
+    async def create_runtime(self, construction: RuntimeConstruction) -> HarnessRuntime:
+        """A runtime. Raises UnavailableError without the SDK, ConfigurationError for settings or options that do not fit."""
+        try:
+            from adapters.claude_agent_sdk.runtime import ClaudeRuntime
+        except ImportError as error:
+            raise UnavailableError(
+                "The Claude Agent SDK is not installed here: install the extra `claude`.",
+                code="sdk_missing",
+                retryable=False,
+                diagnostic=f"cannot import {error.name}",
+            ) from None
+        return ClaudeRuntime(construction)
+
+
+async def _look_for_credential() -> None:
+    if not os.environ.get(FILE_VARIABLE) and not os.environ.get(KEY_VARIABLE):
+        raise Impaired(
+            f"This process has no credential of its own: set {FILE_VARIABLE} to a file with a key, or let each profile that runs here "
+            "name credential_file or credential_env."
+        )
+    credential(Profile(), os.environ)
+
+
+def _check_placement(placement: "placement_pb2.Placement.ValueType", profile: Profile) -> None:
+    sandboxed = placement == placement_pb2.PLACEMENT_SANDBOX_POD
+    given = [key for key in ("credential_file", "credential_env", "base_url") if getattr(profile, key)]
+    if sandboxed and given:
+        raise ConfigurationError(
+            f"The profile runs in a sandbox, which reaches its model through the profile's model_endpoint: remove {given[0]} from its settings.",
+            code="profile_invalid",
+        )
+
+
+def _issue(path: str, error: HarnessError) -> error_pb2.Issue:
+    return error_pb2.Issue(path=path, code=error.code, message=error.message)
+
+
+def _sdk_version() -> str:
+    try:
+        return metadata.version(SDK)
+    except metadata.PackageNotFoundError:
+        return ""
