@@ -34,7 +34,9 @@ _SWITCHES: Mapping[str, str] = {
 }
 
 
-def environment(folder: TurnFolder, profile: Profile, access: Mapping[str, str], program: str) -> dict[str, str]:
+def environment(
+    folder: TurnFolder, profile: Profile, access: Mapping[str, str], program: str, *, sandboxed: bool
+) -> dict[str, str]:
     """What the SDK is to set: the program's variables, and what the launcher needs to leave out all others. `access`: how it reaches its model."""
     idle = str(profile.idle_seconds * 1000)
     # The program asks again for an answer that stops: the reader, who does not, has to notice first.
@@ -53,6 +55,9 @@ def environment(folder: TurnFolder, profile: Profile, access: Mapping[str, str],
         "API_TIMEOUT_MS": idle,
         **access,
     }
+    if sandboxed:
+        # Without it the program refuses to be the root user with all permissions, as in a sandbox it may be.
+        variables["IS_SANDBOX"] = "1"
     return {
         **variables,
         launcher.NAMES: ",".join((*variables, *_OF_THE_SDK)),

@@ -120,11 +120,17 @@ def program_failed(error: BaseException, *, started: bool) -> HarnessError:
         return UnavailableError("The program was not ready in time.", code="program_slow", diagnostic="start timed out")
     if isinstance(error, CLINotFoundError):
         return UnavailableError("The program cannot be found.", code="program_missing", retryable=False)
+    if isinstance(error, ProcessError) and not started:
+        return UnavailableError(
+            "The program ended before it was ready: a setting of the profile may not fit this machine or its user.",
+            code="program_not_started",
+            diagnostic=f"exit code {error.exit_code}",
+        )
     if isinstance(error, ProcessError):
         return UnavailableError(
             "The program ended before the turn did.",
             code="program_died",
-            side_effects=POSSIBLE_SIDE_EFFECTS if started else None,
+            side_effects=POSSIBLE_SIDE_EFFECTS,
             diagnostic=f"exit code {error.exit_code}",
         )
     if isinstance(error, CLIConnectionError | OSError):

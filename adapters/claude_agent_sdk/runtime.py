@@ -15,7 +15,7 @@ from adapters.claude_agent_sdk.profile import read_profile
 from adapters.claude_agent_sdk.program import Program, bundled_program
 from adapters.claude_agent_sdk.resumption import Resumption, dismissed
 from adapters.claude_agent_sdk.setting import sdk_options
-from adapters.claude_agent_sdk.skills import folders_of
+from adapters.claude_agent_sdk.skills import skills_of, told
 from adapters.claude_agent_sdk.tools import TurnTools
 from adapters.claude_agent_sdk.transcript import Transcript, TurnStore
 from adapters.claude_agent_sdk.translation import Translation
@@ -24,7 +24,7 @@ from adapters.sdk.contract import RuntimeConstruction, Turn
 from adapters.sdk.errors import POSSIBLE_SIDE_EFFECTS, PersistenceError, classified
 from adapters.sdk.events import Draft
 from adapters.sdk.simple import BaseRuntime
-from harness.common.v1 import blueprint_pb2, error_pb2
+from harness.common.v1 import blueprint_pb2, error_pb2, placement_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 
@@ -40,7 +40,7 @@ class ClaudeRuntime(BaseRuntime):
         self._profile = read_profile(construction.profile_settings)
         self._agent = read_options(construction.options)
         self._model = model_of(construction.blueprint.model, self._profile)
-        self._skills = folders_of(construction.blueprint.skills, self._profile)
+        self._skills = skills_of(construction.blueprint.skills, construction.skills, self._profile)
         self._durable = construction.blueprint.thread.persistence != blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL
         self._home: Home | None = None
         self._executable = Path()
@@ -132,7 +132,7 @@ class ClaudeRuntime(BaseRuntime):
         for warned in warnings:
             yield warned
         access = model_access(self._profile, turn)
-        folder = await asyncio.to_thread(home.turn, turn.system_prompt)
+        folder = await asyncio.to_thread(home.turn, turn.system_prompt + told(self._skills, self._profile.subagents))
         program = self._program = Program(
             sdk_options(
                 profile=self._profile,
@@ -147,6 +147,7 @@ class ClaudeRuntime(BaseRuntime):
                 resume=known.session_id,
                 skills=self._skills,
                 hook_seconds=turn.deadline.remaining() + HOOK_GRACE_SECONDS,
+                sandboxed=turn.construction.placement == placement_pb2.PLACEMENT_SANDBOX_POD,
             ),
             folder,
         )

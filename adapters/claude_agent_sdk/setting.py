@@ -10,6 +10,7 @@ from adapters.claude_agent_sdk.environment import environment
 from adapters.claude_agent_sdk.home import Home, TurnFolder
 from adapters.claude_agent_sdk.options import AgentOptions, turns_of
 from adapters.claude_agent_sdk.profile import Profile
+from adapters.claude_agent_sdk.skills import Skill, plugin
 from adapters.claude_agent_sdk.tools import SERVER, TurnTools
 from adapters.claude_agent_sdk.transcript import TurnStore
 from adapters.sdk.logs import get_logger
@@ -33,8 +34,9 @@ def sdk_options(
     tools: TurnTools,
     store: TurnStore,
     resume: str,
-    skills: Sequence[Path],
+    skills: Sequence[Skill],
     hook_seconds: float,
+    sandboxed: bool,
 ) -> ClaudeAgentOptions:
     """The options. Nothing comes from settings on the machine: what is not said here is off."""
     builtin = list(profile.builtin_tools)
@@ -48,7 +50,7 @@ def sdk_options(
         system_prompt={"type": "preset", "preset": "claude_code", "snapshot": False},
         extra_args=extra,
         tools=builtin,
-        allowed_tools=[*profile.allowed_tools, *([SKILL_TOOL] if skills else [])],
+        allowed_tools=list(profile.allowed_tools),
         setting_sources=[],
         strict_mcp_config=True,
         mcp_servers={SERVER: tools.server()} if tools.names else {},
@@ -63,10 +65,11 @@ def sdk_options(
         max_budget_usd=profile.max_budget_usd or None,
         cwd=home.workspace,
         cli_path=home.launcher,
-        env=environment(folder, profile, access, str(program)),
+        env=environment(folder, profile, access, str(program), sandboxed=sandboxed),
         hooks={"PreToolUse": [HookMatcher(hooks=[cast("Any", tools.decide)], timeout=hook_seconds)]},
         agents={name: _subagent(name, profile) for name in profile.subagents} or None,
-        plugins=[{"type": "local", "path": str(folder)} for folder in skills],
+        plugins=[{"type": "local", "path": str(plugin(folder.folder, skills))}] if skills else [],
+        skills=[skill.name for skill in skills],
         max_buffer_size=MAX_MESSAGE_BYTES,
         stderr=_heard,
     )

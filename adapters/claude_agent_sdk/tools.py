@@ -100,8 +100,9 @@ class TurnTools:
         call = self._arguments.pop(given, None)
         if call is None or given in self._outcomes or any(one.call_id == given for one in self.waiting):
             return
-        namespace, identity = self._namespaces.get(given, ()), call_id(given)
-        yield events.tool_started(identity, local_name(call[0]) or call[0], call[1], namespace=namespace)
+        namespace, identity, name = self._namespaces.get(given, ()), call_id(given), local_name(call[0]) or call[0]
+        tool = self._turn.tools.find(name)
+        yield events.tool_started(identity, name if tool is None else tool.tool_id, call[1], namespace=namespace)
         yield events.tool_failed(
             identity, "tool_refused", "The agent has no such tool, or not with such arguments.", namespace=namespace
         )

@@ -1,10 +1,11 @@
 """The program's transcript as thread state: lines that are appended to the committed head, and read back from it (thread state).
 
-A part is lines of JSON. `{"of": subpath, "entry": {…}}` is one line of a transcript, the conversation's own under the empty subpath, a subagent's under its
-own. `{"pause": {…}}` is what the conversation waits for, `{"pause": null}` that it waits no more; `{"results": {…}}` what calls came to that had waited.
+The parts, one behind the other, are lines of JSON. `{"of": subpath, "entry": {…}}` is one line of a transcript, the conversation's own under the empty
+subpath, a subagent's under its own. `{"pause": {…}}` is what the conversation waits for, `{"pause": null}` that it waits no more; `{"results": {…}}`
+what calls came to that had waited.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,10 +16,14 @@ from adapters.sdk.errors import PersistenceError
 from adapters.sdk.thread_state import MAX_PART_BYTES, MAX_PARTS
 
 CODEC = "claude-transcript.v1"
-# What one run may leave behind; the last part is kept for what it waits for.
 PART_BYTES = 1024 * 1024
-MAX_RUN_BYTES = (MAX_PARTS - 2) * PART_BYTES
+MAX_RUN_BYTES = MAX_PARTS * PART_BYTES // 2
+"""What one run may leave behind: a conversation of several of these can still be loaded."""
 MAX_SUBPATH_CHARACTERS = 512
+# Kinds of lines that mean something here; all others are the program's own affair.
+PUT_OFF = "hook_deferred_tool"
+ENVIRONMENT = "environment"
+MANY_PARTS = 512
 Entry = dict[str, Any]
 
 
@@ -32,6 +37,8 @@ class Transcript:
     # Results, by call, of calls that had waited.
     results: dict[str, Entry] = field(default_factory=dict[str, Entry], repr=False)
     pause: Entry | None = field(default=None, repr=False)
+    # The head as it stands.
+    parts: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 async def load(turn: Turn) -> Transcript:
@@ -45,11 +52,10 @@ async def load(turn: Turn) -> Transcript:
         return Transcript()
     if head.codec != CODEC:
         raise PersistenceError("The conversation's state has another encoding.", code="state_codec")
-    transcript = Transcript()
+    transcript = Transcript(parts=head.parts)
     try:
-        for part in head.parts:
-            for line in part.splitlines():
-                _take(transcript, orjson.loads(line))
+        for line in _joined(head.parts).splitlines():
+            _take(transcript, orjson.loads(line))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
         raise PersistenceError("The conversation's state is damaged.", code="state_damaged") from None
     return transcript
@@ -65,6 +71,11 @@ def _take(transcript: Transcript, line: Entry) -> None:
         transcript.results.update(cast("dict[str, Entry]", line["results"]).items())
     else:
         transcript.pause = None if line["pause"] is None else {**line["pause"]}
+
+
+def _joined(parts: Iterable[bytes]) -> bytes:
+    # Parts are cut anywhere, also within a line.
+    return b"".join(parts)
 
 
 class TurnStore:
@@ -103,7 +114,7 @@ class TurnStore:
     async def load(self, key: Mapping[str, Any]) -> list[Entry] | None:
         """The lines of one transcript as committed, with the results of calls that had waited in their places; None: there is none."""
         entries = self._transcript.entries.get(str(key.get("subpath") or ""))
-        return [self._presented(entry) for entry in entries] if entries else None
+        return _put_off_last([self._presented(entry) for entry in entries]) if entries else None
 
     async def list_subkeys(self, key: Mapping[str, Any]) -> list[str]:
         """The subpaths that have lines."""
@@ -136,44 +147,31 @@ class TurnStore:
         """Writes what the turn adds, for the executor to commit. Raises PersistenceError, also for what could not be kept earlier."""
         if self.failure is not None:
             raise self.failure
-        for number, part in enumerate(self._parts()):
-            await self._turn.thread.write_part(part, CODEC, key=f"transcript-{number}")
+        added = b"".join(line + b"\n" for line in self._lines)
+        # I35: a head has a bound of parts; one of many short turns is put together into few.
+        anew = len(self._transcript.parts) >= MANY_PARTS
+        stream, size = (_joined((*self._transcript.parts, added)), MAX_PART_BYTES) if anew else (added, PART_BYTES)
+        for start in range(0, len(stream), size):
+            part, key = stream[start : start + size], f"transcript-{start}"
+            await self._turn.thread.write_part(part, CODEC, key=key, replace=anew)
         self._lines.clear()
 
     def _add(self, line: Entry) -> None:
         data = orjson.dumps(line)
         self._bytes += len(data) + 1
-        if self._bytes > MAX_RUN_BYTES or len(data) >= MAX_PART_BYTES:
+        if self._bytes > MAX_RUN_BYTES:
             self.failure = PersistenceError(
                 "The turn leaves more behind than a conversation may keep of one turn.", code="state_too_large"
             )
             raise self.failure
         self._lines.append(data)
 
-    def _parts(self) -> Iterator[bytes]:
-        """The lines in few parts: I35, a run may write 64."""
-        part: list[bytes] = []
-        size = 0
-        for line in self._lines:
-            if part and size + len(line) + 1 > PART_BYTES:
-                yield b"\n".join(part)
-                part, size = [], 0
-            part.append(line)
-            size += len(line) + 1
-        if part:
-            yield b"\n".join(part)
-
     def _presented(self, entry: Entry) -> Entry:
         entry = self._with_results(entry) if self._transcript.results else entry
-        attachment = cast("Entry", entry.get("attachment") or {})
-        if (
-            self._settled
-            and attachment.get("toolUseID") == self._settled
-            and attachment.get("type") == "hook_deferred_tool"
-        ):
+        kind, recorded = _attachment(entry), entry.get("cwd")
+        if kind == PUT_OFF and self._settled and entry["attachment"].get("toolUseID") == self._settled:
             return self._answered(entry)
-        recorded = entry.get("cwd")
-        if attachment.get("type") == "environment" and isinstance(recorded, str) and recorded != self._workspace:
+        if kind == ENVIRONMENT and isinstance(recorded, str) and recorded != self._workspace:
             # Where the workspace is differs from host to host; the model is told of one place.
             moved = orjson.dumps(entry).replace(orjson.dumps(recorded)[1:-1], orjson.dumps(self._workspace)[1:-1])
             return orjson.loads(moved)
@@ -195,10 +193,30 @@ class TurnStore:
         kept = {name: value for name, value in entry.items() if name != "attachment"}
         return {**kept, "type": "user", "message": {"role": "user", "content": [block]}}
 
-    def _with_result(self, block: object) -> object:
-        given = cast("Entry", block) if isinstance(block, dict) else {}
+    def _with_result(self, block: Any) -> Any:
+        given: Entry = cast("Entry", block) if isinstance(block, dict) else {}
         if given.get("type") != "tool_result":
-            return block
+            return cast("Any", block)
         # I24: the placeholder of a call that waited makes room for what the call came to.
         result = self._transcript.results.get(str(given.get("tool_use_id")))
         return given if result is None else {**given, **result}
+
+
+def _put_off_last(entries: list[Entry]) -> list[Entry]:
+    """The lines with the one that puts a call off behind those of the other calls of its message: the program goes on with it only from there."""
+    place = next((n for n in range(len(entries) - 1, -1, -1) if _attachment(entries[n]) == PUT_OFF), None)
+    if place is None or any(_speaks(entry) for entry in entries[place + 1 :]):
+        return entries
+    last = next((entry for entry in reversed(entries) if "uuid" in entry), entries[place])
+    if last is entries[place]:
+        return entries
+    return [*entries[:place], *entries[place + 1 :], {**entries[place], "parentUuid": last["uuid"]}]
+
+
+def _speaks(entry: Entry) -> bool:
+    """Whether the model said something here."""
+    return entry.get("type") == "assistant"
+
+
+def _attachment(entry: Entry) -> str:
+    return str(cast("Entry", entry.get("attachment") or {}).get("type") or "")

@@ -46,7 +46,9 @@ class Translation:
 
     def __init__(self, tools: TurnTools, session_id: str) -> None:
         self._tools = tools
-        self._session_id = session_id
+        self._session_id: str = session_id
+        # Whether the program's name of the session is still to be told: once the model answers, for what is refused before leaves none.
+        self._renamed = False
         self._messages = 0
         self._current: dict[int, tuple[str, str]] = {}
         # Whether a part of the model's answer came, and its end has not.
@@ -84,6 +86,9 @@ class Translation:
             case "message_start":
                 self._check_whole()
                 self._current = {}
+                if self._renamed:
+                    self._renamed = False
+                    yield events.session_updated(self._session_id)
             case "content_block_start":
                 self.answering = True
                 kind = str(event["content_block"].get("type"))
@@ -207,10 +212,9 @@ class Translation:
             case TaskNotificationMessage() if message.tool_use_id and message.status != "completed":
                 self._failed_agents.add(call_id(message.tool_use_id))
             case SystemMessage(subtype="init"):
-                session_id = str(message.data.get("session_id") or "")
+                session_id = _text(message.data.get("session_id"))
                 if session_id and session_id != self._session_id:
-                    self._session_id = session_id
-                    yield events.session_updated(session_id)
+                    self._session_id, self._renamed = session_id, True
             case SystemMessage(subtype="api_retry"):
                 self._retried(message.data)
             case _:
@@ -235,6 +239,10 @@ class Translation:
     def _new_id(self, prefix: str) -> str:
         self._messages += 1
         return f"{prefix}{self._messages}"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _is_hint(seconds: float | None) -> bool:
