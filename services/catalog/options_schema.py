@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple
 
 import jsonschema
 import jsonschema.exceptions
-import jsonschema.validators
 
 from services.catalog.canonical import canonical_json
 from services.catalog.disclosure import Finding, credential_problem, findings, key_problem, text_problem
 from services.common.errors import FieldIssue
+from services.common.json_schema import bounded_validator
 
 MAX_DEPTH: Final = 8
 """How deep schemas may be nested in each other."""
@@ -32,6 +32,7 @@ MAX_MATCHED_CHARACTERS: Final = 256
 MAX_BRANCHES: Final = 4
 """Of one pattern: each may double the work."""
 MAX_ISSUES: Final = 100
+_VALIDATOR: Final = bounded_validator(MAX_MATCHED_CHARACTERS)
 
 _ONE: Final = ("additionalProperties", "items", "not", "if", "then", "else", "contains", "propertyNames")
 _MANY: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -68,7 +69,7 @@ class OptionsSchema:
     def __init__(self, schema: Schema) -> None:
         """Errors: `SchemaRefused`."""
         self._schema = admitted(schema, "options_schema", shown=True)
-        self._validator = _BoundedValidator(self._schema)
+        self._validator = _VALIDATOR(self._schema)
 
     def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with the schema's defaults written out (I17): at the root, and in every object that is given."""
@@ -279,16 +280,6 @@ def _resolved(root: Schema, schema: Any) -> Any:
     while isinstance(schema, Mapping) and "$ref" in schema and "default" not in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]  # acyclic, see _Walk
     return schema
-
-
-def _bounded_pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    if isinstance(instance, str) and (len(instance) > MAX_MATCHED_CHARACTERS or not re.search(pattern, instance)):
-        yield jsonschema.ValidationError("pattern")
-
-
-_BoundedValidator: Final[Any] = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator, {"pattern": _bounded_pattern}
-)
 
 
 def _json_path(path: str, elements: Any) -> str:

@@ -61,6 +61,11 @@ def accept(run: Run | None, fence: CallFence, mark: str, limit: int, now: int) -
     return replace(run, tool_calls=(*run.tool_calls, mark), updated_at=now)
 
 
+def may_begin(run: Run | None, accepted: Run) -> bool:
+    """Whether something new may be begun for a call of the run that was accepted earlier (I10, I12)."""
+    return run is not None and _takes_calls(run) and run.run_generation == accepted.run_generation
+
+
 def stale(*, retryable: bool = False) -> HarnessError:
     """The refusal of a fence that is not current."""
     return HarnessError(

@@ -117,12 +117,11 @@ def _about(
 ) -> list[FieldIssue]:
     if grant is None:
         return [FieldIssue(path, "tool_not_granted", "The agent may not call this tool any more: reject the call.")]
-    if kind == "edit":
-        return arguments.issues_of(schema_of(grant), decision.edit, path)
     names = (grant.descriptor.tool_id, grant.descriptor.provider_name)
+    # I25: an edit too is of what was shown, and what would be run is what waits.
     if approval.tool_name not in names or _digest(record.tool_id, approval.arguments) != record.digest:
         return [FieldIssue(path, "not_what_waits", "The call that waits is not the one that was shown: reject it.")]
-    return []
+    return arguments.issues_of(schema_of(grant), decision.edit, path) if kind == "edit" else []
 
 
 def schema_of(grant: Grant) -> dict[str, arguments.Json]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final, cast
 
-import jsonschema
-import jsonschema.validators
 from google.protobuf import struct_pb2
-from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from services.common.errors import FieldIssue
+from services.common.json_schema import bounded_validator
 from services.runs import client_context
 
 MAX_ARGUMENTS_BYTES: Final = 128 * 1024
@@ -26,7 +23,7 @@ MAX_MATCHED_CHARACTERS: Final = 4_096
 MAX_ISSUES: Final = 100
 MAX_PATH: Final = 200
 _DIGEST_BYTES: Final = 20
-_NOTHING_ELSE: Final[Any] = cast(Any, Registry)()
+_VALIDATOR: Final = bounded_validator(MAX_MATCHED_CHARACTERS)
 
 Json = Any
 """A JSON value."""
@@ -41,8 +38,7 @@ def issues_of(schema: Mapping[str, Json], arguments: struct_pb2.Struct, path: st
         document = plain(arguments)
     except ValueError:
         return [FieldIssue(path, "not_a_number", "NaN and infinities are no JSON numbers.")]
-    # Nothing outside of the schema is looked up, least of all over the network.
-    validator: Any = _BoundedValidator(schema, registry=_NOTHING_ELSE)
+    validator: Any = _VALIDATOR(schema)
     try:
         found: list[Any] = list(islice(validator.iter_errors(document), MAX_ISSUES))
     except Unresolvable:
@@ -102,13 +98,3 @@ def _issue(error: Any, path: str) -> FieldIssue:
         case _:
             # The words are the schema's: what the arguments hold is not repeated.
             return FieldIssue(where, "out_of_schema", f"Does not fit the schema's {keyword}: {wanted}.")
-
-
-def _bounded_pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    if isinstance(instance, str) and (len(instance) > MAX_MATCHED_CHARACTERS or not re.search(pattern, instance)):
-        yield jsonschema.ValidationError("pattern")
-
-
-_BoundedValidator: Final[Any] = cast(Any, jsonschema.validators).extend(
-    jsonschema.Draft202012Validator, {"pattern": _bounded_pattern}
-)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +17,6 @@ from services.common.errors import HarnessError, Reason, invalid_request
 from services.common.logs import get_logger
 from services.common.store import StoreUnavailable
 from services.common.tasks import BackgroundTasks
-from services.common.tracing import current_traceparent
 from services.runs.clients.catalog import CatalogClient
 from services.runs.patience import PAUSES
 from services.runs.resume import stored_turn
@@ -23,17 +25,17 @@ from services.runs.store import RunStore
 from services.runs.tools import acceptance, approval, arguments, audit, metrics, record
 from services.runs.tools.acceptance import CallFence, KnownCall
 from services.runs.tools.approval import Decision, Verdict
+from services.runs.tools.flight import Flights
 from services.runs.tools.grant import Grant, grant_of, granted, max_tool_calls, needs_approval
-from services.runs.tools.invoking import MAX_UNDER_WAY, Invoker
-from services.runs.tools.liveness import RENEW_SHARE, BrokerWatch
-from services.runs.tools.providers.port import ProviderCall
+from services.runs.tools.invoking import Invoker
+from services.runs.tools.liveness import BrokerWatch
 from services.runs.tools.record import CallRecord, Ended, State
 from services.runs.tools.store import CallStore
 
 MAX_ROUNDS: Final = 1_000
 """Looks at one call's record in one request; its deadline ends it before (I35)."""
-MAX_WRITES: Final = 8
-"""Tries to write an outcome while the store is away."""
+MAX_UNCLEAR: Final = 10_000
+"""Calls that are remembered as begun by nobody knows whom; the oldest are forgotten first, and count as lost in the end (I35)."""
 LOOK_SECONDS: Final = 0.5
 """Between two looks at a call that another broker makes, at most."""
 _log = get_logger(__name__)
@@ -84,13 +86,11 @@ class ToolBroker:
         self._runs = runs
         self._calls = calls
         self._catalog = catalog
-        self._invoker = invoker
-        self._tasks = tasks
         self._clock = clock
         self._holder = holder
-        self._ttl = ttl
         self._watch = BrokerWatch(ttl)
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._flights = Flights(calls, invoker, tasks, clock, holder=holder, ttl=ttl)
+        self._unclear: OrderedDict[str, str] = OrderedDict()
 
     async def describe(self, capability: Capability, fence: CallFence) -> list[Grant]:
         """What the run may call now. Errors: `STALE_LEASE`."""
@@ -128,13 +128,13 @@ class ToolBroker:
             run = acceptance.check(found, fence, mark)
         except KnownCall:
             return await self._what_became(found, tool_call_id, tool_id, given)
-        grant = grant_of(await self._grants(run), capability.tool_ids, tool_id)
-        if issues := arguments.issues_of(approval.schema_of(grant), given):
-            raise invalid_request(issues, "The arguments do not fit the tool.")
-        plain = arguments.plain(given)
-        call = Call(run, tool_call_id, tool_id, plain, arguments.digest_of(tool_id, plain), grant)
-        version = await self._catalog.version(run.agent_id or "", run.agent_version)
-        limit = max_tool_calls(version.blueprint.limits)
+        try:
+            call, limit = await self._allowed(run, capability, tool_call_id, tool_id, given)
+        except HarnessError:
+            if await self._is_known(run, mark, tool_call_id):
+                # Whatever the operator changed since: what was accepted has an outcome, and a refusal would read as if there were none.
+                return await self._what_became(run, tool_call_id, tool_id, given)
+            raise
         try:
             run, _ = await self._runs.change(
                 run, lambda current: acceptance.accept(current, fence, mark, limit, self._now())
@@ -142,6 +142,23 @@ class ToolBroker:
         except KnownCall:
             return await self._what_became(run, tool_call_id, tool_id, given)
         return await self._carried_out(replace(call, run=run))
+
+    async def _allowed(
+        self, run: Run, capability: Capability, tool_call_id: str, tool_id: str, given: struct_pb2.Struct
+    ) -> tuple[Call, int]:
+        """The call, if the agent may make it with these arguments now, and how many calls its run may make."""
+        grant = grant_of(await self._grants(run), capability.tool_ids, tool_id)
+        if issues := arguments.issues_of(approval.schema_of(grant), given):
+            raise invalid_request(issues, "The arguments do not fit the tool.")
+        version = await self._catalog.version(run.agent_id or "", run.agent_version)
+        plain = arguments.plain(given)
+        call = Call(run, tool_call_id, tool_id, plain, arguments.digest_of(tool_id, plain), grant)
+        return call, max_tool_calls(version.blueprint.limits)
+
+    async def _is_known(self, run: Run, mark: str, tool_call_id: str) -> bool:
+        """Whether the call was accepted before, by this run or an earlier one, and does not wait for a person: a call that waits had no effect."""
+        found = await self._calls.get(record.key_of(run.binding_id, run.epoch, tool_call_id))
+        return mark in run.tool_calls if found is None else found.state is not State.WAITING
 
     async def _what_became(
         self, run: Run | None, tool_call_id: str, tool_id: str, given: struct_pb2.Struct
@@ -200,8 +217,10 @@ class ToolBroker:
             if inserted is not None:
                 audit.waits(inserted)
             return
-        self._check_room()
-        inserted = await self._calls.insert(record.started(new, self._holder, now))
+        self._flights.check_room()
+        begun = record.started(new, self._holder, now)
+        with self._noting(begun):
+            inserted = await self._calls.insert(begun)
         if inserted is not None:
             self._fly(call, inserted, call.given)
 
@@ -221,18 +240,20 @@ class ToolBroker:
             return Waits(call.tool_call_id, call.tool_id, call.given)
         # A decision is used once: the compare-and-set that uses it leaves nothing that waits.
         if decision.verdict is Verdict.REJECT:
-            await self._end(found, record.done(found, approval.rejected(decision), now, run_id=run_id))
+            await self._flights.end(found, record.done(found, approval.rejected(decision), now, run_id=run_id))
             return None
         given, edited = call.given, ""
         if decision.edit is not None:
             if arguments.issues_of(approval.schema_of(call.grant), decision.edit):  # I25: validated again
                 problem = Ended.failed("arguments_invalid", "The edited arguments do not fit the tool's schema.")
-                await self._end(found, record.done(found, problem, now, run_id=run_id))
+                await self._flights.end(found, record.done(found, problem, now, run_id=run_id))
                 return None
             given = arguments.plain(decision.edit)
             edited = arguments.digest_of(call.tool_id, given)
-        self._check_room()
-        begun = await self._calls.put(found, record.started(found, self._holder, now, run_id=run_id, edited=edited))
+        self._flights.check_room()
+        wanted = record.started(found, self._holder, now, run_id=run_id, edited=edited)
+        with self._noting(wanted):
+            begun = await self._calls.put(found, wanted)
         if begun is not None:
             audit.approved(begun)
             self._fly(call, begun, given)
@@ -262,27 +283,59 @@ class ToolBroker:
 
     async def _started(self, call: Call, found: CallRecord, number: int) -> None:
         """Waits for the call's outcome a while; a call whose broker is gone is lost, or goes on here if its tool is idempotent."""
-        flight = self._under_way.get(call.key)
+        flight = self._flights.under_way(call.key)
         if flight is not None:
             await asyncio.wait({flight})
             return
+        if self._unclear.pop(call.key, None) == found.beginning and call.grant is not None:
+            # It is this process that began the call, in a write whose answer was lost, and it never invoked it.
+            given = await self._given(call, found)
+            if given is not None:
+                self._fly(call, found, given)
+                return
         if not self._watch.is_gone(found, self._clock.monotonic()):
             await asyncio.sleep(min(LOOK_SECONDS, PAUSES[min(number, len(PAUSES) - 1)]))
             return
         self._watch.forget(call.key)
-        if call.grant is None or not call.grant.descriptor.idempotent:
-            await self._end(found, record.lost(found, self._now()))
+        given = await self._given(call, found)
+        if call.grant is None or not call.grant.descriptor.idempotent or given is None:
+            await self._flights.end(found, record.lost(found, self._now()))
             return
-        given = call.given
-        if found.edited and found.edited != call.digest:
-            given = await self._edited_arguments(found)
-            if given is None:
-                await self._end(found, record.lost(found, self._now()))
-                return
-        self._check_room()
-        taken = await self._calls.put(found, record.started(found, self._holder, self._now(), run_id=call.run.run_id))
+        if not await self._may_begin(call.run):
+            raise acceptance.stale(retryable=True)  # whoever calls again is told what became of it
+        self._flights.check_room()
+        wanted = record.started(found, self._holder, self._now(), run_id=call.run.run_id)
+        with self._noting(wanted):
+            taken = await self._calls.put(found, wanted)
         if taken is not None:
             self._fly(call, taken, given)
+
+    def _fly(self, call: Call, begun: CallRecord, given: dict[str, Any]) -> None:
+        if call.grant is None:
+            raise AssertionError("a call without a grant is never invoked")
+        self._flights.begin(call.run, call.grant, begun, given, lambda: self._may_begin(call.run))
+
+    async def _given(self, call: Call, found: CallRecord) -> dict[str, Any] | None:
+        """What the tool is invoked with: the arguments of the call, or those a person put in their place; None where these are no longer kept."""
+        if not found.edited or found.edited == call.digest:
+            return call.given
+        return await self._edited_arguments(found)
+
+    async def _may_begin(self, run: Run) -> bool:
+        """Whether the run still takes calls, under the executor that this one was accepted for."""
+        return acceptance.may_begin(await self._runs.get(run.run_id), run)
+
+    @contextmanager
+    def _noting(self, begun: CallRecord) -> Generator[None]:
+        """A write that may have begun the call although its answer was lost is remembered: nobody else can invoke it."""
+        try:
+            yield
+        except StoreUnavailable:
+            self._unclear[begun.key] = begun.beginning
+            self._unclear.move_to_end(begun.key)
+            if len(self._unclear) > MAX_UNCLEAR:
+                self._unclear.popitem(last=False)
+            raise
 
     async def _edited_arguments(self, found: CallRecord) -> dict[str, Any] | None:
         """The arguments a person put in the place of the call's own, from where the resume stored them; None where that is no longer kept."""
@@ -293,77 +346,7 @@ class ToolBroker:
         edit = None if stored is None else approval.edit_of(stored, found.tool_call_id)
         return None if edit is None else arguments.plain(edit)
 
-    def _fly(self, call: Call, begun: CallRecord, given: dict[str, Any]) -> None:
-        """Invoke in the background: a runtime that goes away does not take the outcome with it."""
-        grant = call.grant
-        if grant is None:
-            raise AssertionError("a call without a grant is never invoked")
-        task = self._tasks.spawn("tool_call", self._flight(call.run, grant, begun, given))
-        self._under_way[call.key] = task
-        metrics.UNDER_WAY.inc()
-
-        def landed(_: asyncio.Task[None]) -> None:
-            metrics.UNDER_WAY.dec()
-            if self._under_way.get(call.key) is task:
-                del self._under_way[call.key]
-
-        task.add_done_callback(landed)
-
-    async def _flight(self, run: Run, grant: Grant, begun: CallRecord, given: dict[str, Any]) -> None:
-        provider_call = ProviderCall(
-            tool_id=begun.tool_id,
-            arguments=given,
-            idempotency_key=record.effect_of(begun.key),
-            user_id=run.owner or "",
-            settings=arguments.plain(grant.settings),
-            timeout_seconds=grant.timeout_seconds,
-            max_result_bytes=grant.max_result_bytes,
-            traceparent=current_traceparent(),
-        )
-        give_up_at = (run.deadline_at or self._now()) / 1000
-        work = asyncio.create_task(self._invoker.invoke(grant, provider_call, give_up_at))
-        try:
-            held = await self._renewed_until(work, begun)
-            if held is None:
-                return  # another broker has the call, or it was given up: what the record says is told
-            ended, attempts = work.result()
-            await self._end(held, record.done(held, ended, self._now(), attempts=attempts))
-        finally:
-            work.cancel()
-            await asyncio.wait({work})
-
-    async def _renewed_until(self, work: asyncio.Task[tuple[Ended, int]], held: CallRecord) -> CallRecord | None:
-        """The record once the work is done, renewed meanwhile; None when it was taken from this broker."""
-        while True:
-            done, _ = await asyncio.wait({work}, timeout=self._ttl * RENEW_SHARE)
-            if done:
-                return held
-            try:
-                renewed = await self._calls.put(held, record.renewed(held))
-                if renewed is None:
-                    renewed = await self._calls.get(held.key)  # an answer that was lost, or another broker
-            except StoreUnavailable as error:
-                _log.warning("tool_call_not_renewed", run_id=held.run_id, error=type(error).__name__)
-                continue
-            if renewed is None or renewed.state is not State.STARTED or renewed.broker != self._holder:
-                return None
-            held = renewed
-
     # --- it ended ---
-
-    async def _end(self, before: CallRecord, after: CallRecord) -> None:
-        """The outcome by compare-and-set: an outcome that is there never changes (I11). Whoever was faster, the record says what is told."""
-        for attempt in range(MAX_WRITES):
-            try:
-                written = await self._calls.put(before, after)
-            except StoreUnavailable:
-                if attempt == MAX_WRITES - 1:
-                    raise
-                await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
-                continue
-            if written is not None:
-                audit.ended(written)
-            return
 
     async def _told(self, call: Call, found: CallRecord, ended: Ended) -> Ended:
         if call.accepted and found.run_id != call.run.run_id:
@@ -374,14 +357,6 @@ class ToolBroker:
 
     async def _grants(self, run: Run) -> list[Grant]:
         return await self._catalog.grants(run.agent_id or "", run.agent_version)
-
-    def _check_room(self) -> None:
-        if self._tasks.closed:  # I33
-            raise HarnessError(Reason.UNAVAILABLE, "This process stops: ask again.", retry_after=1.0, not_begun=True)
-        if len(self._under_way) >= MAX_UNDER_WAY:  # I35
-            raise HarnessError(
-                Reason.CAPACITY, f"This process makes {MAX_UNDER_WAY} tool calls already: ask again.", retry_after=1.0
-            )
 
     def _now(self) -> int:
         return int(self._clock.wall() * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -29,7 +30,9 @@ class Invoker:
         self._builtin = BuiltinProvider(clock)
         self._services = GrpcProviders()
 
-    async def invoke(self, grant: Grant, call: ProviderCall, give_up_at: float) -> tuple[Ended, int]:
+    async def invoke(
+        self, grant: Grant, call: ProviderCall, give_up_at: float, may_try_again: Callable[[], Awaitable[bool]]
+    ) -> tuple[Ended, int]:
         """How the call ended, and in how many tries. `give_up_at` is wall time: the run's deadline. Raises nothing but a cancellation."""
         failure = ProviderFailed("tool_timeout", "The run's time was over.", passing=False, reached=False)
         provider, tries, made = self._provider(grant), tries_of(grant), 0
@@ -46,6 +49,8 @@ class Invoker:
             if not failure.passing or made == tries:
                 break
             await asyncio.sleep(PAUSES[min(number, len(PAUSES) - 1)])
+            if not await may_try_again():  # I12: after a cancel nothing is begun
+                break
         return _ended(failure, idempotent=grant.descriptor.idempotent), made
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ waiting ──▶ started       approved, or approved with other arguments
 from __future__ import annotations
 
 import hashlib
+import secrets
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -19,6 +20,7 @@ MAX_MESSAGE: Final = 1_000
 MAX_CODE: Final = 64
 _KEY_BYTES: Final = 12
 _EFFECT_BYTES: Final = 20
+_BEGINNING_BYTES: Final = 8
 
 
 class State(StrEnum):
@@ -86,6 +88,8 @@ class CallRecord:
     created_at: int
     broker: str = ""
     """Who invokes it: one life of one process."""
+    beginning: str = ""
+    """Names the moment in which that broker took it, so that whoever tried knows whether it was the one."""
     renewals: int = 0
     edited: str = ""
     """Digest of the arguments a person put in their place; empty: none did."""
@@ -137,6 +141,7 @@ def started(record: CallRecord, broker: str, now: int, *, run_id: str = "", edit
         record,
         state=State.STARTED,
         broker=broker,
+        beginning=secrets.token_hex(_BEGINNING_BYTES),
         renewals=0,
         run_id=run_id or record.run_id,
         edited=edited or record.edited,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -44,6 +44,7 @@ from services.runs.tools.grant import mark_of
 from services.runs.tools.invoking import Invoker
 from services.runs.tools.record import CallRecord, key_of
 from services.runs.tools.store import TOOL_CALLS, CallStore
+from tests.runs.tools.lossy import LossyStore
 
 PATIENCE = 90.0
 """Of one call."""
@@ -153,7 +154,7 @@ class Stand:
     """Everything. `invoke` is what a runtime does."""
 
     folder: Path
-    records: RecordStore
+    records: LossyStore
     runs: RunStore
     calls: CallStore
     catalog: Catalog
@@ -344,7 +345,7 @@ def fence_of(run: Run, **more: Any) -> fence_pb2.Fence:
 
 async def make_stand(folder: Path, resources: AsyncExitStack) -> Stand:
     """One broker, its provider and its catalog, closed with `resources`."""
-    records = await open_record_store(f"sqlite://{folder}/runs.sqlite3", [RUNS, TOOL_CALLS])
+    records = LossyStore(await open_record_store(f"sqlite://{folder}/runs.sqlite3", [RUNS, TOOL_CALLS]))
     resources.push_async_callback(records.close)
     catalog, provider = Catalog(), Provider()
     addresses = {name: f"unix:{folder}/{name}.sock" for name in ("catalog", "provider")}
@@ -364,8 +365,8 @@ async def make_stand(folder: Path, resources: AsyncExitStack) -> Stand:
     stand = Stand(
         folder=folder,
         records=records,
-        runs=RunStore(records),
-        calls=CallStore(records),
+        runs=RunStore(cast(RecordStore, records)),
+        calls=CallStore(cast(RecordStore, records)),
         catalog=catalog,
         provider=provider,
         provider_address=addresses["provider"],

@@ -223,6 +223,8 @@ AT = "tool_decisions.decisions[0]"
         ({"tool_name": "harmless", "arguments": {"text": "hi"}}, {"approve": True}, {f"{AT}.approve"}),
         ({"arguments": {"text": "harmless"}}, {"reject": "no"}, set()),
         ({"arguments": {"text": "hi"}}, {"edit": {"text": "fits"}}, set()),
+        ({"tool_name": "harmless", "arguments": {"text": "hi"}}, {"edit": {"text": "fits"}}, {f"{AT}.edit"}),
+        ({"arguments": {"text": "harmless"}}, {"edit": {"text": "fits"}}, {f"{AT}.edit"}),
         ({"arguments": {"text": "hi"}}, {"edit": {"text": "0123456789"}}, {f"{AT}.edit.text"}),
         ({"arguments": {"text": "hi"}}, {"edit": {"text": "x", "more": 1}}, {f"{AT}.edit"}),
     ],

@@ -45,6 +45,22 @@ def test_i25_arguments_are_held_to_schema_and_bounds(
     assert codes(schema, given) == expected
 
 
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [
+        ([1, True, "1", None, 1.5], True),
+        ([1, 1.0], False),
+        ([{"a": 1, "b": [2]}, {"b": [2], "a": 1}], False),
+        ([{"a": 1}, {"a": True}], True),
+        ([[1], [1]], False),
+        (["a", 1, "a"], False),
+    ],
+)
+def test_items_are_unique_as_json_schema_means_it(items: list[Any], unique: bool) -> None:
+    schema = {"properties": {"items": {"uniqueItems": True}}}
+    assert codes(schema, {"items": items}) == (set() if unique else {("arguments.items", "out_of_schema")})
+
+
 def test_a_number_that_json_does_not_have_is_refused() -> None:
     given = struct_pb2.Struct()
     given.fields["n"].number_value = math.nan

@@ -13,7 +13,7 @@ from harness.event.v1 import payload_pb2
 from harness.tool.v1 import tool_provider_service_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.intent import CancelReason, cancelled
-from services.runs.tools.record import CallRecord, Outcome, State, mark_of
+from services.runs.tools.record import CallRecord, Outcome, State, key_of, mark_of
 from tests.runs.tools.stand import BINDING, EPOCH, PATIENCE, Answer, ProviderStatus, Stand, answer, echo
 
 ERROR = payload_pb2.TOOL_OUTCOME_ERROR
@@ -110,9 +110,12 @@ async def test_a_call_that_another_broker_makes_is_waited_for(stand: Stand) -> N
     stand.provider.behaviour = slowly
     first = asyncio.create_task(stand.invoke(run))
     await asyncio.wait_for(stand.provider.arrived.wait(), PATIENCE)
+    key = key_of(BINDING, EPOCH, "call-1")
+    looks = stand.records.looks[key]
     second = asyncio.create_task(stand.invoke(run, replica=1))
     third = asyncio.create_task(stand.invoke(run))
-    await asyncio.sleep(0)
+    # All three have looked at the call while it was under way.
+    await asyncio.wait_for(stand.records.looked(key, looks + 3), PATIENCE)
     go_on.set()
     assert await first == await second == await third
     assert len(stand.provider.calls) == 1

@@ -17,6 +17,17 @@ MAX_LISTED: Final = 1_000
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_NEVER_PUBLIC: Final[tuple[Network, ...]] = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        # Special-purpose registries of IPv4 and IPv6: what counts as global in `ipaddress` changes with the release of Python.
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
+        "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24",
+        "203.0.113.0/24", "224.0.0.0/3",
+        "::/8", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20",
+        "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
+    )
+)  # fmt: skip
 
 
 class NotAllowed(ValueError):
@@ -79,8 +90,8 @@ class AllowList:
         address = ipaddress.ip_address(text.partition("%")[0])
         for one in (address, *_embedded(address)):
             listed = any(one in network for network in self.networks if network.version == one.version)
-            public = one.is_global and not (one.is_multicast or one.is_reserved or one.is_unspecified)
-            if not public and not listed:
+            special = any(one in network for network in _NEVER_PUBLIC if network.version == one.version)
+            if not listed and (special or not one.is_global or one.is_reserved):
                 raise NotAllowed("The host has an address that is not public.")
         return str(address)
 
