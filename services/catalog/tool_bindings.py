@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from harness.common.v1 import blueprint_pb2 as pb
-from harness.common.v1.capability_pb2 import CAPABILITY_LEVEL_EMULATED, CAPABILITY_LEVEL_NATIVE, Capability
+from harness.common.v1.capability_pb2 import Capability
 from services.catalog.tool_registry import Tools
-from services.common.errors import FieldIssue, Reason
+from services.common.capabilities import approval_needs, unmet
+from services.common.errors import FieldIssue
 
-APPROVAL: Final = "interrupt.tool_approval"
 UNREGISTERED: Final = "tool_unregistered"
-_USABLE: Final = (CAPABILITY_LEVEL_NATIVE, CAPABILITY_LEVEL_EMULATED)
 
 
 def binding_issues(blueprint: pb.AgentBlueprint, tools: Tools) -> Iterator[FieldIssue]:
@@ -37,15 +36,10 @@ def approval_issues(
     blueprint: pb.AgentBlueprint, tools: Tools, effective: Mapping[str, Capability], harness_id: str
 ) -> Iterator[FieldIssue]:
     """Sensitive tools whose approval nobody can be asked for. Policy `always` needs no look at the tool and is a need of its own."""
-    if effective[APPROVAL].level in _USABLE:
-        return
-    for number, binding in enumerate(blueprint.tools.bindings):
-        tool = tools.get(binding.tool_id)
-        if tool is None or not tool.sensitive or binding.approval_policy != pb.APPROVAL_POLICY_SENSITIVE_ONLY:
-            continue
-        yield FieldIssue(
-            f"tools.bindings[{number}].approval_policy",
-            Reason.HARNESS_CAPABILITY_UNSUPPORTED.value,
-            f"The tool is sensitive, so its calls wait for a person, and harness {harness_id} does not offer {APPROVAL}: "
-            "set it to never, remove the tool, or choose another harness.",
-        )
+    waiting = {binding.tool_id for binding in blueprint.tools.bindings if _is_sensitive(tools, binding.tool_id)}
+    return unmet(approval_needs(blueprint.tools, waiting), effective, harness_id)
+
+
+def _is_sensitive(tools: Tools, tool_id: str) -> bool:
+    tool = tools.get(tool_id)
+    return tool is not None and tool.sensitive

@@ -75,6 +75,7 @@ def judge(draft: pb.AgentBlueprint, snapshot: Snapshot) -> Verdict:
     issues += _option_issues(options, selection.known)
     issues += _prompt_issues(blueprint.prompt)
     issues += _policy_issues(blueprint, snapshot)
+    issues += _missing_issues(blueprint)
     issues += binding_issues(blueprint, snapshot.tools)
     issues += capability_issues(blueprint, capabilities, selection.state.adapter.harness_id)
     issues += approval_issues(blueprint, snapshot.tools, capabilities, selection.state.adapter.harness_id)
@@ -176,6 +177,15 @@ def _prompt_issues(prompt: pb.PromptSpec) -> Iterator[FieldIssue]:
     for number in range(len(prompt.context_sources)):
         message = "No context sources are set up here: remove it."
         yield FieldIssue(f"prompt.context_sources[{number}]", "context_source_unknown", message)
+
+
+def _missing_issues(blueprint: pb.AgentBlueprint) -> Iterator[FieldIssue]:
+    """What no harness can make up for: the control plane itself has no service for it yet. Nothing may be saved that would be ignored when it runs."""
+    if blueprint.memory.enabled:
+        yield FieldIssue("memory.enabled", "not_available", "This mesh has no memory service yet: disable memory.")
+    if blueprint.delegation.agents:
+        message = "This mesh delegates to no other agents yet: remove the agents."
+        yield FieldIssue("delegation.agents", "not_available", message)
 
 
 def _policy_issues(blueprint: pb.AgentBlueprint, snapshot: Snapshot) -> Iterator[FieldIssue]:

@@ -5,7 +5,7 @@ The catalog asks before it saves, runs before it starts: a capability may disapp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from google.protobuf import struct_pb2
@@ -162,6 +162,14 @@ def _approval_needs(tools: pb.ToolsSpec) -> Iterator[Need]:
         if binding.approval_policy == pb.APPROVAL_POLICY_ALWAYS and tools.approval_policy != pb.APPROVAL_POLICY_ALWAYS:
             path = f"tools.bindings[{number}].approval_policy"
             yield Need(path, "approval of tool calls", approval, "set it to sensitive_only or never")
+
+
+def approval_needs(tools: pb.ToolsSpec, waiting: Collection[str]) -> Iterator[Need]:
+    """What bindings need whose calls wait for a person because of the tool itself; `waiting` are the ids of such tools. Policy `always` is among `needs`."""
+    for number, binding in enumerate(tools.bindings):
+        if binding.tool_id in waiting and binding.approval_policy == pb.APPROVAL_POLICY_SENSITIVE_ONLY:
+            path, remedy = f"tools.bindings[{number}].approval_policy", "set it to never, remove the tool"
+            yield Need(path, "calls of a sensitive tool, which wait for a person", ("interrupt.tool_approval",), remedy)
 
 
 def _memory_needs(memory: pb.MemorySpec) -> Iterator[Need]:

@@ -15,7 +15,7 @@ from services.runs.lease import detach_grace_seconds
 from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
-from services.runs.serving import check_agent
+from services.runs.serving import check_agent, check_grants
 from services.runs.tools.grant import ToolsMissing
 
 
@@ -91,7 +91,9 @@ async def with_grants(engine: Engine, plan: Plan) -> Plan:
     bound, registered = version.blueprint.tools.bindings, {grant.descriptor.tool_id for grant in grants}
     if missing := sorted({binding.tool_id for binding in bound} - registered):
         raise ToolsMissing(f"Tools of the agent are not registered any more: {', '.join(missing[:10])}.")
-    return replace(plan, grants=tuple(grants))
+    plan = replace(plan, grants=tuple(grants))
+    check_grants(plan)
+    return plan
 
 
 async def with_session(engine: Engine, run: Run, binding: Binding, plan: Plan, issued: Issued) -> Binding:

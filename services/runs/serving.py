@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from harness.runtime.v1 import runtime_pb2
-from services.common.capabilities import Need, file_needs, needs, unmet
+from services.common.capabilities import Need, approval_needs, file_needs, needs, unmet
 from services.common.errors import FieldIssue, HarnessError, Reason
 from services.runs.plan import Plan
+from services.runs.tools.grant import needs_approval
 
 MAX_SHOWN: Final = 900
 """Characters of the message of a run that fails for it (events, run.failed)."""
@@ -39,6 +40,14 @@ class Unserved(HarnessError):
 def check_agent(plan: Plan) -> None:
     """Errors: `Unserved` when the harness lacks what the version of the plan needs."""
     _check(plan, needs(plan.version.blueprint), "blueprint.")
+
+
+def check_grants(plan: Plan) -> None:
+    """The same of the tools that the plan's agent may call now: a tool that an operator made sensitive since needs a harness that can wait for a person,
+    or the run would end in the middle of its call. Errors: `Unserved`.
+    """
+    waiting = {grant.descriptor.tool_id for grant in plan.grants if needs_approval(grant)}
+    _check(plan, approval_needs(plan.version.blueprint.tools, waiting), "blueprint.")
 
 
 def check_start(plan: Plan, files: Sequence[str]) -> None:

@@ -234,11 +234,15 @@ def test_all_problems_are_told_at_once_by_field() -> None:
         (
             {"memory": {"enabled": True}},
             {
+                ("memory.enabled", "not_available"),
                 ("memory.kinds[0]", "harness_capability_unsupported"),
                 ("memory.read_scopes[0]", "harness_capability_unsupported"),
             },
         ),
-        ({"delegation": {"agents": ["other"]}}, {("delegation.agents", "harness_capability_unsupported")}),
+        (
+            {"delegation": {"agents": ["other"]}},
+            {("delegation.agents", "harness_capability_unsupported"), ("delegation.agents", "not_available")},
+        ),
         ({"skills": ["s"]}, {("skills", "harness_capability_unsupported")}),
         (
             {"workspace": {"persistence": "WORKSPACE_PERSISTENCE_RUN"}},
@@ -256,13 +260,16 @@ def test_what_the_harness_or_profile_cannot_serve_is_an_issue_at_its_field(
 def test_what_the_harness_can_serve_is_valid() -> None:
     document = blueprint(
         tools={"bindings": [{"tool_id": "t"}]},
-        memory={"enabled": True},
-        delegation={"agents": ["other"]},
         skills=["s"],
         model={"policy": "MODEL_POLICY_ALIAS", "alias": "fast"},
         prompt={"system": "Hi {{who}}", "variables": {"who": "you"}},
     )
     assert found(document, ABLE) == set()
+
+
+def test_what_the_mesh_itself_has_no_service_for_is_valid_with_no_harness() -> None:
+    document = blueprint(memory={"enabled": True}, delegation={"agents": ["other"]})
+    assert found(document, ABLE) == {("memory.enabled", "not_available"), ("delegation.agents", "not_available")}
 
 
 def test_more_rules_between_fields() -> None:
@@ -280,6 +287,7 @@ def test_more_rules_between_fields() -> None:
     assert found(document, ABLE) == {
         ("tools.approval_policy", "harness_capability_unsupported"),
         ("tools.bindings[1].tool_id", "duplicate"),
+        ("memory.enabled", "not_available"),
         ("memory.write_scope", "not_allowed"),
         ("memory.write_scope", "harness_capability_unsupported"),
     }

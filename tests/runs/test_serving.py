@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from harness.catalog.v1 import agent_pb2, resolution_service_pb2
 from harness.common.v1 import blueprint_pb2, capability_pb2, error_pb2
 from harness.event.v1 import payload_pb2
 from harness.run.v1 import run_pb2
+from harness.runtime.v1 import runtime_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs import ending, serving
 from services.runs.plan import Plan
@@ -209,6 +210,25 @@ def test_a_run_that_waited_while_its_harness_changed_fails_with_every_field() ->
     assert (failure.code, failure.category, failure.retryable) == (UNSUPPORTED.value, "configuration", False)
     assert "blueprint.skills: " in failure.message
     assert "blueprint.thread.persistence: " in failure.message
+
+
+@pytest.mark.parametrize(("sensitive", "native"), [(True, ()), (False, ()), (True, ("interrupt.tool_approval",))])
+def test_a_tool_that_became_sensitive_needs_a_harness_that_can_wait(sensitive: bool, native: tuple[str, ...]) -> None:
+    binding = blueprint_pb2.ToolBinding(tool_id="t", approval_policy=blueprint_pb2.APPROVAL_POLICY_SENSITIVE_ONLY)
+    agent = blueprint_pb2.AgentBlueprint(
+        harness=blueprint_pb2.HarnessSelection(id="toy"), tools=blueprint_pb2.ToolsSpec(bindings=[binding])
+    )
+    grant = resolution_service_pb2.ToolGrant(
+        descriptor=runtime_pb2.ToolDescriptor(tool_id="t", sensitive=sensitive), approval_policy=binding.approval_policy
+    )
+    wanted = replace(plan("tool.builtin", *native, agent=agent), grants=(grant,))
+    serving.check_agent(wanted)
+    if not sensitive or native:
+        serving.check_grants(wanted)
+        return
+    with pytest.raises(serving.Unserved) as caught:
+        serving.check_grants(wanted)
+    assert [issue.path for issue in caught.value.details] == ["blueprint.tools.bindings[0].approval_policy"]
 
 
 def test_i35_the_message_of_a_failed_run_is_bounded() -> None:
