@@ -151,7 +151,7 @@ def _tool_need(blueprint: pb.AgentBlueprint) -> Need:
         Limit("tools.bindings", "max_tools", tools, "remove some of the tools"),
         Limit("limits.max_tool_calls", "max_tool_calls", calls, "lower limits.max_tool_calls"),
     )
-    return Need("tools.bindings", "tools", ("tool.mcp", "tool.builtin"), "remove the tools", limits)
+    return Need("tools.bindings", "tools", ("tool.builtin",), "remove the tools", limits)
 
 
 def _approval_needs(tools: pb.ToolsSpec) -> Iterator[Need]:
@@ -229,8 +229,11 @@ def unmet(wanted: Iterable[Need], claims: Mapping[str, Capability], harness_id: 
         if not usable:
             yield _issue(need.path, f"{_lack(need, claims, harness_id)}: {need.remedy}")
             continue
+        # One of them has to serve the whole of it: what each grants in part does not add up.
+        if any(all(_within(limit, constraints) for limit in need.limits) for constraints in usable):
+            continue
         for limit in need.limits:
-            if not any(_within(limit, constraints) for constraints in usable):
+            if not all(_within(limit, constraints) for constraints in usable):
                 said = _said(limit, usable)
                 yield _issue(limit.path, f"Harness {harness_id} takes {said}, {limit.wanted} is asked: {limit.remedy}")
 

@@ -52,7 +52,7 @@ CATALOG = snapshot()
 ABLE = snapshot(
     capabilities={
         key: {"level": NATIVE}
-        for key in ("tool.mcp", "memory.semantic", "memory.user_scope", "subagents", "skills", "session.multi_turn")
+        for key in ("tool.builtin", "memory.semantic", "memory.user_scope", "subagents", "skills", "session.multi_turn")
     }
 )
 

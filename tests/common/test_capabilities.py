@@ -8,7 +8,7 @@ from google.protobuf import json_format, struct_pb2
 from harness.common.v1 import blueprint_pb2
 from harness.common.v1.capability_pb2 import Capability
 from harness.runtime.v1.runtime_pb2 import FileRef
-from services.common.capabilities import COMPARED, KEYS, constraint_problem, file_needs, needs, unmet
+from services.common.capabilities import COMPARED, KEYS, Limit, Need, constraint_problem, file_needs, needs, unmet
 
 NATIVE, UNSUPPORTED, UNAVAILABLE = 1, 3, 4
 
@@ -71,14 +71,22 @@ def test_constraints_are_compared_with_the_field_they_bound(
     assert all(name in " ".join(found.values()) for name in constraints if paths and len(constraints) == 1)
 
 
-def test_one_of_two_ways_is_enough_and_each_is_taken_with_its_own_constraints() -> None:
+def test_portable_tools_come_through_the_broker_and_no_other_way() -> None:
     agent = blueprint(**TOOLS)
-    assert issues(agent, tool__mcp=claim(max_tools=1), tool__builtin=claim(max_tools=2)) == {}
-    assert issues(agent, tool__mcp=claim(UNSUPPORTED), tool__builtin=claim()) == {}
-    found = issues(agent, tool__mcp=claim(max_tools=1), tool__builtin=claim(UNAVAILABLE, max_tools=9))
+    assert issues(agent, tool__mcp=claim(UNSUPPORTED), tool__builtin=claim(max_tools=2)) == {}
+    assert set(issues(agent, tool__mcp=claim(), tool__builtin=claim(UNAVAILABLE))) == {"tools.bindings"}
+    found = issues(agent, tool__mcp=claim(max_tools=9), tool__builtin=claim(max_tools=1))
     assert found == {
         "tools.bindings": "Harness toy takes max_tools 1, 2 is asked: remove some of the tools, or choose another harness."
     }
+
+
+def test_one_of_two_ways_has_to_serve_the_whole_of_a_need() -> None:
+    limits = (Limit("a", "max_tools", 5, "less"), Limit("b", "max_tool_calls", 5, "fewer"))
+    need = Need("a", "both", ("tool.mcp", "tool.builtin"), "remove it", limits)
+    half, other = claim(max_tools=9, max_tool_calls=1), claim(max_tools=1, max_tool_calls=9)
+    assert {issue.path for issue in unmet([need], {"tool.mcp": half, "tool.builtin": other}, "toy")} == {"a", "b"}
+    assert not list(unmet([need], {"tool.mcp": half, "tool.builtin": claim()}, "toy"))
 
 
 def test_a_message_says_whether_it_is_never_or_not_here() -> None:
