@@ -47,7 +47,10 @@ def content_of(result: ToolResult, edited: dict[str, Any] | None = None) -> dict
     else:
         said = [f"{error.code}: {error.message}"]
     if edited is not None:
-        said.insert(0, f"A person changed the arguments of this call to {orjson.dumps(edited).decode()}.")
+        said.insert(
+            0,
+            f"A person changed the arguments of this call to {orjson.dumps(edited, option=orjson.OPT_SORT_KEYS).decode()}.",
+        )
     return text_content(*said, is_error=outcome != payload_pb2.TOOL_OUTCOME_SUCCESS)
 
 

@@ -18,7 +18,6 @@ START_SECONDS = 60.0
 """How long the program may take to be ready; on a busy machine it needs several seconds."""
 INTERRUPT_SECONDS = 0.2
 LEAVE_SECONDS = 2.0
-HURRY_SECONDS = 0.15
 _KILLED_SECONDS = 1.0
 _log = get_logger(__name__)
 
@@ -79,16 +78,19 @@ class Program:
             _log.info("program_not_interrupted", error=describe(error))
 
     async def stop(self, *, hurry: bool = False, then: "Callable[[Program], None] | None" = None) -> None:
-        """Ends it, by closing its input, and if it does not go within a moment, by force; then its folder goes, and `then` is told. Idempotent; goes on
-        although the caller is cancelled (I20).
+        """Ends it: by closing its input and, if it does not go, by force; in a `hurry` by force at once. Then its folder goes, and `then` is told.
+        Idempotent; goes on although the caller is cancelled (I20).
         """
         if self._stopping is None:
-            self._stopping = asyncio.get_running_loop().create_task(
-                self._stop(HURRY_SECONDS if hurry else LEAVE_SECONDS)
-            )
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(hurry=hurry))
+            if then is not None:
+                self._stopping.add_done_callback(lambda _: then(self))
         await asyncio.shield(self._stopping)
 
-    async def _stop(self, seconds: float) -> None:
+    async def _stop(self, *, hurry: bool) -> None:
+        if hurry:
+            # Nothing of the turn is kept, and a program that is left a moment may ask its model again.
+            self._kill()
         starting = self._starting
         if starting is not None and not starting.done():
             # Still on its way up: there is nobody to say goodbye to.
@@ -96,7 +98,7 @@ class Program:
             self._kill()
             await asyncio.wait({starting}, timeout=_KILLED_SECONDS)
         leaving = asyncio.get_running_loop().create_task(self._client.disconnect())
-        await asyncio.wait({leaving}, timeout=seconds)
+        await asyncio.wait({leaving}, timeout=LEAVE_SECONDS)
         if not leaving.done():
             self._kill()
             await asyncio.wait({leaving}, timeout=_KILLED_SECONDS)

@@ -116,10 +116,13 @@ class TurnTools:
             return {}
         try:
             return await self._decided(name, identity, given.get("tool_input") or {}, inside="agent_id" in given)
-        except Exception as error:  # noqa: BLE001 - it ends the turn; nothing of it reaches the model (I22)
+        except Exception as error:
+            # I22: it ends the turn, and nothing of it reaches the model.
             _log.warning("tool_call_failed", error=describe(error))
             self._channel.end(classified(error))
-            return _denied("The call was not made.")
+            # Unanswered until the program is gone: whatever it was told here, it would tell the model.
+            await asyncio.Event().wait()
+            raise
 
     async def _decided(self, name: str, given: str, arguments: dict[str, Any], *, inside: bool) -> dict[str, Any]:
         if given in self._outcomes:

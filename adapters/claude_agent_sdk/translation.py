@@ -96,8 +96,11 @@ class Translation:
                     self._current[int(event["index"])] = (kind, self._new_id("m" if kind == "text" else "r"))
             case "content_block_delta":
                 yield from self._delta(event)
+            case "message_delta":
+                # The model's own word that it is done. What stops without it, the program has closed by itself.
+                self.answering = self.answering and not event["delta"].get("stop_reason")
             case "message_stop":
-                self.answering = False
+                self._check_whole()
             case "error":
                 raise errors.broken_answer()
             case _:

@@ -1,0 +1,126 @@
+"""Nothing leaks into the program, and nothing of it is left."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conformance.plane.run import kind, kinds, text_of
+from harness.common.v1 import capability_token_pb2, placement_pb2
+from tests.adapters.claude.model import call, portable, serving, text, thinking
+from tests.adapters.claude.rig import KEY, Rig, results
+
+ENVIRONMENT = "cat /proc/$PPID/environ | tr '\\0' '\\n'"
+
+
+async def test_the_program_has_what_the_profile_allows_and_nothing_of_the_host(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    """A planted variable, settings and notes of the host's user, a built-in tool and a skill that nobody allowed: none of them is there."""
+    monkeypatch.setenv("PLANTED_VARIABLE", "canary-of-the-host")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://canary.invalid")
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-canary: 1")
+    home = rig.folder / "home"
+    (home / ".claude").mkdir(parents=True)
+    (home / ".claude" / "CLAUDE.md").write_text("canary-of-the-host")
+    (home / ".claude" / "settings.json").write_text('{"env": {"PLANTED_BY_SETTINGS": "canary-of-the-host"}}')
+    monkeypatch.setenv("HOME", str(home))
+    skill = rig.folder / "tea"
+    skill.mkdir()
+    (skill / "SKILL.md").write_text("---\nname: tea\ndescription: How tea is made\n---\nUse hot water.\n")
+
+    conversation = rig.conversation(
+        builtin_tools=["Bash"],
+        allowed_tools=["Bash"],
+        skills={"tea": str(skill)},
+        subagents={"helper": {"description": "Helps.", "prompt": "You help.", "tools": ["mcp__harness__kit_echo"]}},
+        change=_with_tea,
+    )
+    await conversation.create()
+    rig.model.script(
+        [call("Bash", "call_a", command=ENVIRONMENT), call("Write", "call_b", file_path="/tmp/x", content="x")],
+        [call("Skill", "call_c", skill="harness:tea"), call("Skill", "call_d", skill="verify")],
+        [call("Agent", "call_e", description="d", prompt="help", subagent_type="helper")],
+        [thinking("Well."), text("I help."), portable("kit_echo", "call_f", text="x"), portable("kit_pay", "call_g")],
+        [text("Helped.")],
+        [text("Thanks.")],
+    )
+    drafts = await conversation.say("go")
+    assert kinds(drafts)[-1] == "run_completed"
+    first = rig.model.requests[0]
+    assert [one["name"] for one in first["tools"] if "harness" not in one["name"]] == ["Agent", "Bash", "Skill"]
+    assert "- harness:tea: How tea is made" in first["system"][-1]["text"]
+    assert "- helper: Helps." in first["system"][-1]["text"]
+    assert "x-canary" not in rig.model.headers[0]
+    assert "canary-of-the-host" not in str(rig.model.requests)
+    completed = {one.payload.tool_completed.tool_call_id: one for one in drafts if kind(one) == "tool_completed"}
+    printed = completed["call_a"].payload.tool_completed.result.string_value
+    variables = {name: value for name, _, value in (line.partition("=") for line in printed.splitlines())}
+    # Made from nothing: what the environment module and the SDK set, and no more.
+    assert {"PLANTED_VARIABLE", "PLANTED_BY_SETTINGS", "HARNESS_CLAUDE_NAMES", "VIRTUAL_ENV"} & set(variables) == set()
+    assert Path(variables["HOME"]).is_relative_to(rig.folder / "first")
+    outcomes = {identity: one.payload.tool_completed.outcome for identity, one in completed.items()}
+    assert outcomes == {"call_a": 1, "call_b": 2, "call_c": 1, "call_d": 2, "call_e": 1, "call_f": 1, "call_g": 2}
+    # The subagent's own events stand in its namespace, and are balanced.
+    inside = [kind(one) for one in drafts if list(one.namespace) == ["call_e"]]
+    assert inside == [
+        "reasoning_delta",
+        "content_delta",
+        "tool_started",
+        "tool_completed",
+        "tool_started",
+        "tool_completed",
+        "content_delta",
+    ]
+    assert [kind(one) for one in drafts if "subagent" in kind(one)] == ["subagent_started", "subagent_completed"]
+    assert "Use hot water." in str(rig.model.requests[-1]["messages"])
+    assert set(results(rig.model)) == {"call_a", "call_b", "call_c", "call_d", "call_e"}
+
+    # The next turn goes on with what the subagent left, too.
+    rig.model.script([text("Again.")])
+    assert text_of(await conversation.say("more")) == "Again."
+    await conversation.cleanup()
+    await rig.reached(lambda: not rig.left_behind())
+    assert _processes_of(rig.folder) == []
+
+
+async def test_i28_a_sandboxed_turn_reaches_its_model_through_the_egress_with_its_own_token(rig: Rig):
+    """With the socket of the model facade and the run's token; without either, it names what is missing. No credential is looked at."""
+    socket = str(rig.folder / "egress.sock")
+    conversation = rig.conversation(
+        placement=placement_pb2.PLACEMENT_SANDBOX_POD, base_url=None, credential_file=str(rig.folder / "nowhere")
+    )
+    await conversation.create()
+    assert (await conversation.say("hi"))[-1].payload.run_failed.code == "model_unreachable"
+
+    context = conversation.context()
+    context.facades.append(capability_token_pb2.FacadeEndpoint(audience="model", address=f"unix:{socket}"))
+    conversation.runtime_generation += 1
+    conversation.incarnation = (await conversation.create_call(conversation.fence(), context=context)).incarnation
+    assert (await conversation.say("hi"))[-1].payload.run_failed.code == "model_token_missing"
+    async with serving(socket) as egress:
+        run = conversation.run("hi")
+        token = rig.canaries.plant("model-token")
+        given = capability_token_pb2.CapabilityToken(audience="model", value=token, expires_at=run.input.deadline)
+        run.input.tokens.append(given)
+        assert text_of(await run.play()) == "ok"
+        assert egress.headers[0]["authorization"] == f"Bearer {token}"
+        assert KEY not in str(egress.headers)
+    assert rig.model.requests == []
+
+
+def _with_tea(blueprint) -> None:
+    blueprint.skills.append("tea")
+
+
+def _processes_of(folder: Path) -> list[str]:
+    found: list[str] = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                said = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if str(folder) in said:
+                found.append(said)
+    return found
