@@ -156,8 +156,8 @@ def _tool_facade(context: ServiceContext[RunsSettings], engine: Engine) -> Facad
         holder=engine.holder,
         ttl=settings.lease_ttl_seconds,
     )
-    # Every replica signs with the same key, so what one has issued the others open.
-    verifier = CapabilityVerifier([engine.signer.public_key_pem], TOOL_AUDIENCE)
+    # Whichever replica issued a token, the others open it: they sign with the same key, or while it is being changed with one of those.
+    verifier = CapabilityVerifier([engine.signer.public_key_pem, *settings.verify_keys()], TOOL_AUDIENCE)
     servicer = Registration(TOOL_BROKER_SERVICE, add_tool_broker_servicer, ToolBrokerServicer(broker))
     return Facade(settings.tool_facade_listen, verifier, [servicer])
 

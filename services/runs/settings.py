@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from services.common.capability_token import CapabilityVerifier, split_keys
 from services.common.settings import Address, Addresses, ServiceSettings
 
 
@@ -51,6 +52,12 @@ class RunsSettings(ServiceSettings):
     capability_signing_key: Annotated[
         SecretStr, Field(description="Ed25519 private key (PEM) that signs the runs' capability tokens.")
     ]
+    capability_verify_keys: Annotated[
+        SecretStr | None,
+        Field(
+            description="Public keys (PEM, one after the other) whose tokens the tool broker takes besides those of its own signing key: while that is rotated."
+        ),
+    ] = None
     max_active_runs: Annotated[
         int,
         Field(
@@ -116,6 +123,18 @@ class RunsSettings(ServiceSettings):
             description="Seconds a run and its events are kept after its end; its bare record, as long again.",
         ),
     ] = 2_592_000
+
+    @field_validator("capability_verify_keys")
+    @classmethod
+    def _check_keys(cls, keys: SecretStr | None) -> SecretStr | None:
+        if keys is not None:
+            CapabilityVerifier(split_keys(keys.get_secret_value()), "tool")
+        return keys
+
+    def verify_keys(self) -> list[str]:
+        """Each further public key as PEM."""
+        keys = self.capability_verify_keys
+        return [] if keys is None else split_keys(keys.get_secret_value())
 
     @model_validator(mode="after")
     def _waits_fit(self) -> Self:

@@ -105,6 +105,7 @@ async def test_i35_runs_and_their_events_go_when_their_retention_is_over(
     ("setting", "value"),
     [
         ("HARNESS_CAPABILITY_SIGNING_KEY", "no key"),
+        ("HARNESS_CAPABILITY_VERIFY_KEYS", "no key"),
         ("HARNESS_LEASE_TTL_SECONDS", "soon"),
         ("HARNESS_SESSIONS_ADDRESS", "nowhere"),
         ("HARNESS_STORE_URL", "sqlite://relative"),

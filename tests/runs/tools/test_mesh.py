@@ -15,6 +15,7 @@ from google.protobuf import json_format
 from harness.event.v1 import payload_pb2
 from harness.run.v1 import run_pb2
 from harness.tool.v1 import tool_broker_service_pb2, tool_broker_service_pb2_grpc
+from services.common.capability_token import generate_private_key
 from services.common.channels import connect
 from services.common.errors import HarnessError, Reason
 from services.common.store import BY_KEY, open_record_store
@@ -34,9 +35,9 @@ def conversation() -> str:
 class Runtime:
     """Calls the broker as the runtime of a run does."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, replica: str = "runs") -> None:
         self._client = client
-        self._peer = connect(client.mesh.address("runs-tools"))
+        self._peer = connect(client.mesh.address(f"{replica}-tools"))
         self._stub = tool_broker_service_pb2_grpc.ToolBrokerServiceStub(self._peer.channel)
 
     async def __aenter__(self) -> Runtime:
@@ -80,6 +81,32 @@ async def test_a_run_calls_its_agents_tools_until_it_is_cancelled(client: Client
         with pytest.raises(HarnessError) as refused:
             await runtime.ask(request)
         assert refused.value.reason is Reason.STALE_LEASE
+
+
+async def test_i33_the_signing_key_is_changed_while_runs_go_on(client: Client) -> None:
+    mesh = client.mesh
+    of_before = mesh.sessions.environment["HARNESS_CAPABILITY_VERIFY_KEYS"]
+    new = {"HARNESS_CAPABILITY_SIGNING_KEY": generate_private_key()}
+    changed = mesh.runs_part("changed", HARNESS_CAPABILITY_VERIFY_KEYS=of_before, **new)
+    careless = mesh.runs_part("careless", **new)
+    agent, talk = await client.agent(tools=CLOCK_AND_SUM), conversation()
+    run = await client.start(agent, {"scripts": [[{"hang": True}]]}, talk)
+    await client.seen(run.run_id, "run_started")
+    try:
+        for part in (changed, careless):
+            part.start()
+        async with Runtime(client, "changed") as runtime:
+            call = {"tool_call_id": "t1", "tool_id": "clock"}
+            assert (await runtime.call(agent, talk, **call)).completed.outcome == payload_pb2.TOOL_OUTCOME_SUCCESS
+        async with Runtime(client, "careless") as runtime:
+            with pytest.raises(HarnessError) as refused:
+                await runtime.call(agent, talk, **call)
+            assert refused.value.reason is Reason.UNAUTHENTICATED
+    finally:
+        for part in (changed, careless):
+            if part.process is not None:
+                part.end(KILL)
+        await client.cancel(run.run_id)
 
 
 async def test_a_script_calls_a_tool(client: Client) -> None:
