@@ -5,7 +5,7 @@ import time
 
 from conformance.cases.registry import case
 from conformance.cases.section_06 import decision, paused
-from conformance.failure import Broken, expect
+from conformance.failure import Broken, NotApplicableError, expect
 from conformance.kit import Kit
 from conformance.plane.binding import Binding
 from conformance.plane.broker import ECHO, Stall
@@ -81,7 +81,7 @@ async def r7_3_after(kit: Kit) -> None:
 @case("R7.3", "a cancel of an interrupted run")
 async def r7_3_interrupted(kit: Kit) -> None:
     if not kit.claims("interrupt.form_input"):
-        return
+        raise NotApplicableError("The target claims no interrupt.form_input, so it asks nothing.")
     binding, run = await paused(kit)
     answer = await run.cancel()
     expect(answer.already_ended, "A cancel of an interrupted run does not say that it had ended.")

@@ -20,6 +20,7 @@ from harness.runtime.v1 import runtime_pb2, runtime_service_pb2
 from harness.worker.v1 import worker_service_pb2
 
 TURN_SECONDS = 300.0
+RESTART_SECONDS = 60.0
 _numbers = itertools.count(1)
 
 
@@ -132,7 +133,7 @@ class Binding:
     def restart_call(self) -> Any:
         """The call of Restart."""
         request = runtime_service_pb2.RestartRequest(fence=self.fence())
-        return self.target.runtime.Restart(request, metadata=self.target.metadata)
+        return self.target.runtime.Restart(request, timeout=RESTART_SECONDS, metadata=self.target.metadata)
 
     async def cleanup(self, seconds: float = 30.0, fence: fence_pb2.Fence | None = None) -> None:
         """Releases the runtime."""

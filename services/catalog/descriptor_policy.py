@@ -43,8 +43,6 @@ class KnownDescriptor:
     options: OptionsSchema
     capabilities: Mapping[str, Capability]
     document: Mapping[str, Any]
-    claims_replay_safe: bool = False
-    """What the adapter says, to be believed with evidence alone (I21). Not kept: an adapter that is away starts nothing again."""
 
 
 def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
@@ -80,14 +78,14 @@ def admit(harness_id: str, said: Descriptor) -> KnownDescriptor:
     kept.capabilities.clear()
     for key, capability in capabilities.items():
         kept.capabilities[key].CopyFrom(capability)
-    # I21: nothing the adapter says of itself is evidence, and replay safety is believed only with evidence.
+    # I21: nothing the adapter says of itself is evidence, and no rule of the kit shows replay safety, so it is never believed.
     kept.evidence_id = ""
     kept.replay_safe = False
     try:
         options = OptionsSchema(schema)
     except SchemaRefused as error:
         raise DescriptorRefused(f"The descriptor's {error.path} {error.why}."[:500]) from None
-    return KnownDescriptor(kept, max(common), options, capabilities, message_document(kept), said.replay_safe)
+    return KnownDescriptor(kept, max(common), options, capabilities, message_document(kept))
 
 
 def constraints_problem(constraints: struct_pb2.Struct, key: str = "") -> str | None:

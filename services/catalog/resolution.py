@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from harness.catalog.v1 import resolution_service_pb2 as pb
-from harness.catalog.v1.harness_pb2 import CERTIFICATION_CERTIFIED
 from harness.common.v1.placement_pb2 import PLACEMENT_SANDBOX_POD
 from services.catalog.canonical import struct_of
-from services.catalog.certification import standing_of
-from services.catalog.evidence_folder import Shelf
 from services.catalog.operator_file import ProfileEntry, Sandbox
 from services.catalog.snapshot import PLACEMENTS, HarnessState
 from services.common.errors import HarnessError, Reason
@@ -23,8 +20,8 @@ class _Asked(NamedTuple):
     profile: ProfileEntry
 
 
-def resolve(state: HarnessState | None, profile_id: str, shelf: Shelf) -> pb.ResolveProfileResponse:
-    """What a profile means now. The descriptor says that it is safe to start runs again only where evidence covers the profile (I21).
+def resolve(state: HarnessState | None, profile_id: str) -> pb.ResolveProfileResponse:
+    """What a profile means now.
 
     Errors: `harness_unknown`, `harness_disabled`, `harness_contract_incompatible`, `harness_unavailable`.
     """
@@ -59,8 +56,6 @@ def resolve(state: HarnessState | None, profile_id: str, shelf: Shelf) -> pb.Res
         # I28: the host's own credential; a profile that runs in sandboxes has no use for it.
         adapter_token=token.get_secret_value() if hosted and token is not None else "",
     )
-    certified = standing_of(state, shelf).of_profile(profile.id) == CERTIFICATION_CERTIFIED
-    answer.descriptor.replay_safe = known.claims_replay_safe and certified
     return answer
 
 

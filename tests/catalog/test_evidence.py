@@ -247,7 +247,6 @@ async def test_i21_a_harness_is_certified_as_long_as_the_evidence_fits_what_runs
         "There is no evidence for this harness.",
     )
     revision = (await client.list()).catalog_revision
-    assert not (await client.resolve()).descriptor.replay_safe
     document = report()
     (folder / "evidence" / "toy.json").write_bytes(encoded(document))
     harness = await until(client.harness, lambda harness: harness.certification == CERTIFIED)
@@ -255,13 +254,12 @@ async def test_i21_a_harness_is_certified_as_long_as_the_evidence_fits_what_runs
     assert harness.profiles[0].certification == CERTIFIED
     assert harness.capabilities["stream.text"].evidence_id == document["evidence_id"]
     assert harness.capabilities["session.multi_turn"].evidence_id == ""  # claimed, and never its own word for it
-    assert (await client.resolve()).descriptor.replay_safe  # believed with evidence
+    assert not (await client.resolve()).descriptor.replay_safe  # claimed, and looked at by no rule
     assert (await client.list()).catalog_revision == revision  # it changes no verdict
     adapter_host.says["descriptor"] = descriptor(adapter_version="1.2.4")
     harness = await until(client.harness, lambda harness: harness.adapter_version == "1.2.4")
     assert harness.certification == EXPERIMENTAL
     assert "adapter 1.2.4 with toy-sdk 9.1 and contract 1 is running" in harness.certification_reason
-    assert not (await client.resolve()).descriptor.replay_safe
     adapter_host.says["descriptor"] = descriptor()
     await until(client.harness, lambda harness: harness.certification == CERTIFIED)
     (folder / "evidence" / "toy.json").write_bytes(encoded({**document, "verdict": "certified", "driver": CANARY}))

@@ -30,4 +30,4 @@ class ResolutionServicer(ResolutionServiceServicer):
         return answer
 
     async def ResolveProfile(self, request: pb.ResolveProfileRequest, context: Any) -> pb.ResolveProfileResponse:
-        return resolve(await self._registry.current(request.harness_id), request.profile_id, self._registry.shelf)
+        return resolve(await self._registry.current(request.harness_id), request.profile_id)
