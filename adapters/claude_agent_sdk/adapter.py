@@ -5,19 +5,17 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from adapters.claude_agent_sdk.credentials import FILE_VARIABLE, KEY_VARIABLE, credential
+from adapters.claude_agent_sdk.credentials import ELSEWHERE, FILE_VARIABLE, KEY_VARIABLE, credential
 from adapters.claude_agent_sdk.descriptor import SDK, describe
 from adapters.claude_agent_sdk.options import DEFAULTS, model_of, read_options
 from adapters.claude_agent_sdk.profile import Profile, read_profile
 from adapters.claude_agent_sdk.skills import unknown_skills
 from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, plain
-from adapters.sdk.errors import ConfigurationError, HarnessError, UnavailableError
-from adapters.sdk.health import CONFIGURATION, Impaired, Probe
+from adapters.sdk.errors import AuthenticationError, ConfigurationError, HarnessError, UnavailableError
+from adapters.sdk.health import CONFIGURATION, Probe
 from adapters.sdk.simple import BaseAdapter
 from harness.adapter.v1 import descriptor_pb2
 from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb2
-
-PERMISSION_BYPASS = "bypassPermissions"
 
 
 class ClaudeAdapter(BaseAdapter):
@@ -79,10 +77,12 @@ class ClaudeAdapter(BaseAdapter):
 
 
 async def _look_for_credential() -> None:
+    if os.environ.get(FILE_VARIABLE) == ELSEWHERE:
+        return
     if not os.environ.get(FILE_VARIABLE) and not os.environ.get(KEY_VARIABLE):
-        raise Impaired(
-            f"This process has no credential of its own: set {FILE_VARIABLE} to a file with a key, or let each profile that runs here "
-            "name credential_file or credential_env."
+        raise AuthenticationError(
+            f"There is no credential for the model: set {FILE_VARIABLE} to a file with a key, or to {ELSEWHERE} if each profile has one or "
+            "runs in a sandbox."
         )
     credential(Profile(), os.environ)
 

@@ -12,6 +12,8 @@ from harness.common.v1 import placement_pb2
 MODEL_AUDIENCE = "model"
 FILE_VARIABLE = "ANTHROPIC_API_KEY_FILE"
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
+ELSEWHERE = "-"
+"""In the place of a file: each profile brings a credential of its own, or runs in a sandbox."""
 MAX_CREDENTIAL_BYTES = 16 * 1024
 _VARIABLES = {"api_key": "ANTHROPIC_API_KEY", "auth_token": "ANTHROPIC_AUTH_TOKEN"}
 # The program asks for this name alone; who answers is on the other side of the socket.
@@ -54,7 +56,7 @@ def credential(profile: Profile, environment: Mapping[str, str]) -> str:
         return _given(environment.get(profile.credential_env, ""), "the variable that credential_env names")
     if profile.credential_file is not None:
         return _read(profile.credential_file, "the profile's credential_file")
-    if path := environment.get(FILE_VARIABLE, ""):
+    if (path := environment.get(FILE_VARIABLE, "")) and path != ELSEWHERE:
         return _read(Path(path), FILE_VARIABLE)
     where = f"the profile's credential_file or credential_env, or {FILE_VARIABLE} or {KEY_VARIABLE} of the adapter's process"
     return _given(environment.get(KEY_VARIABLE, ""), where)

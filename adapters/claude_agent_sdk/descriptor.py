@@ -1,6 +1,8 @@
 """What the harness says of itself: honest claims, with their limits."""
 
+from adapters.claude_agent_sdk.attachments import DOCUMENTS, IMAGES, MAX_DOCUMENT_BYTES, MAX_FILES, MAX_IMAGE_BYTES
 from adapters.claude_agent_sdk.options import OPTIONS_SCHEMA
+from adapters.claude_agent_sdk.profile import MAX_ENTRIES
 from adapters.sdk.capabilities import (
     EMULATED,
     IN_PROCESS,
@@ -45,6 +47,20 @@ _CAPABILITIES = {
     "tool.partial_availability": capability(NATIVE, "A tool that is away costs its own call alone."),
     "tool.cancellation": capability(
         NATIVE, "A cancel ends the wait for a tool at once; what the tool began may still happen."
+    ),
+    "input.images": capability(
+        NATIVE,
+        "As part of the person's message; what does not fit is left out with a warning.",
+        {"max_files": MAX_FILES, "max_bytes": MAX_IMAGE_BYTES, "media_types": list(IMAGES)},
+    ),
+    "input.documents": capability(
+        NATIVE,
+        "PDF and text in UTF-8, as part of the person's message; what does not fit is left out with a warning.",
+        {"max_files": MAX_FILES, "max_bytes": MAX_DOCUMENT_BYTES, "media_types": list(DOCUMENTS)},
+    ),
+    "skills": capability(NATIVE, "Those that the profile gives.", {"max_skills": MAX_ENTRIES}),
+    "subagents": capability(
+        NATIVE, "Those that the profile defines, within the same run; other agents cannot be called.", {"max_agents": 0}
     ),
     "runtime.cancel": capability(NATIVE, "Interrupts the program, and ends it by force if it does not stop."),
     "runtime.restart": capability(NATIVE, "Holds nothing that a restart could lose."),

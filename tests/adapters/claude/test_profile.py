@@ -101,8 +101,10 @@ async def test_health_says_in_a_line_what_is_missing(tmp_path, monkeypatch: pyte
             return checks["configuration"]
 
         check = await configuration()
-        assert check.status == health_pb2.HEALTH_STATUS_DEGRADED
-        assert "ANTHROPIC_API_KEY_FILE" in check.reason
+        assert check.status == health_pb2.HEALTH_STATUS_UNHEALTHY
+        assert "set ANTHROPIC_API_KEY_FILE" in check.reason
+        monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", "-")
+        assert (await configuration()).status == health_pb2.HEALTH_STATUS_HEALTHY
         monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(tmp_path / "canary"))
         check = await configuration()
         assert check.status == health_pb2.HEALTH_STATUS_UNHEALTHY
