@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Generator
 from contextlib import AsyncExitStack
@@ -33,6 +34,8 @@ _log = get_logger(__name__)
 async def serve(process: Process[EgressSettings]) -> None:
     """Serves until a stop is asked for, lets running requests finish inside the grace period, and returns."""
     settings = process.settings
+    # Its line for each request tells where an endpoint is, which is the operator's.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     endpoints = load_endpoints(settings.config_file)
     for endpoint in endpoints.values():
         _look_at(endpoint)

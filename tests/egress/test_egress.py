@@ -40,6 +40,7 @@ async def test_i28_a_run_reaches_its_model_with_a_credential_it_never_has(egress
     assert KEY not in str(answer.headers)
     log = egress.log.read_text()
     assert KEY not in log
+    assert egress.upstream.url not in log
     assert token not in log
 
 
