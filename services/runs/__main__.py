@@ -45,6 +45,8 @@ from services.runs.tools.store import TOOL_CALLS, CallStore
 SETTLE_SECONDS = 2.0
 TRIM_SECONDS = 60.0
 STORE_CHECK_SECONDS = 5.0
+CALLS_SHARE = 0.3
+"""Share of the grace that tool calls under way get once the runs ended or were handed over; calls that somebody waits for get what is left as well."""
 
 
 async def build(context: ServiceContext[RunsSettings]) -> Service:
@@ -115,11 +117,18 @@ async def build(context: ServiceContext[RunsSettings]) -> Service:
         Queries(engine, dispatcher.run_of),
         hub,
     )
+    broker = _broker(context, engine)
+
+    async def finish_calls() -> None:
+        if broker is not None:
+            await broker.drain(settings.shutdown_grace_seconds * CALLS_SHARE)
+
     return Service(
         [Registration(RUN_SERVICE, add_run_servicer, RunServicer(parts))],
-        facade=_tool_facade(context, engine),
+        facade=None if broker is None else _tool_facade(settings, signer, broker),
         on_start=[begin],
-        on_stop=[dispatcher.drain, hub.stop],
+        # Runs first: those that end here may need their tools until then.
+        on_stop=[dispatcher.drain, hub.stop, finish_calls],
         place=place_of(holder),
     )
 
@@ -140,13 +149,12 @@ def _runtimes(context: ServiceContext[RunsSettings]) -> RuntimeClient:
     return runtimes
 
 
-def _tool_facade(context: ServiceContext[RunsSettings], engine: Engine) -> Facade | None:
-    settings = engine.settings
-    if settings.tool_facade_listen is None:
+def _broker(context: ServiceContext[RunsSettings], engine: Engine) -> ToolBroker | None:
+    if engine.settings.tool_facade_listen is None:
         return None
     invoker = Invoker(engine.clock)
     context.resources.push_async_callback(invoker.close)
-    broker = ToolBroker(
+    return ToolBroker(
         engine.store,
         engine.calls,
         engine.catalog,
@@ -154,10 +162,15 @@ def _tool_facade(context: ServiceContext[RunsSettings], engine: Engine) -> Facad
         context.tasks,
         engine.clock,
         holder=engine.holder,
-        ttl=settings.lease_ttl_seconds,
+        ttl=engine.settings.lease_ttl_seconds,
     )
+
+
+def _tool_facade(settings: RunsSettings, signer: CapabilitySigner, broker: ToolBroker) -> Facade | None:
+    if settings.tool_facade_listen is None:
+        return None
     # Whichever replica issued a token, the others open it: they sign with the same key, or while it is being changed with one of those.
-    verifier = CapabilityVerifier([engine.signer.public_key_pem, *settings.verify_keys()], TOOL_AUDIENCE)
+    verifier = CapabilityVerifier([signer.public_key_pem, *settings.verify_keys()], TOOL_AUDIENCE)
     servicer = Registration(TOOL_BROKER_SERVICE, add_tool_broker_servicer, ToolBrokerServicer(broker))
     return Facade(settings.tool_facade_listen, verifier, [servicer])
 

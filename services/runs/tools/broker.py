@@ -98,6 +98,10 @@ class ToolBroker:
         run = acceptance.check(await self._runs.get(fence.run_id), fence)
         return granted(await self._grants(run), capability.tool_ids)
 
+    async def drain(self, seconds: float) -> None:
+        """Before a stop: see `Flights.drain`. What is asked for meanwhile is refused with `unavailable`: another replica takes it."""
+        await self._flights.drain(seconds)
+
     async def invoke(
         self,
         capability: Capability,

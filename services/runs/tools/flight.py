@@ -41,6 +41,7 @@ class Flights:
         self._holder = holder
         self._ttl = ttl
         self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._draining = False
 
     def under_way(self, key: str) -> asyncio.Task[None] | None:
         """The call with this key, while it is made here."""
@@ -48,12 +49,24 @@ class Flights:
 
     def check_room(self) -> None:
         """Errors: `unavailable` while the process stops, `capacity` while it makes as many calls as it may."""
-        if self._tasks.closed:  # I33
+        if self._draining or self._tasks.closed:  # I33
             raise HarnessError(Reason.UNAVAILABLE, "This process stops: ask again.", retry_after=1.0, not_begun=True)
         if len(self._under_way) >= MAX_UNDER_WAY:  # I35
             raise HarnessError(
                 Reason.CAPACITY, f"This process makes {MAX_UNDER_WAY} tool calls already: ask again.", retry_after=1.0
             )
+
+    async def drain(self, seconds: float) -> None:
+        """Begin no call any more, and wait for those under way, whoever still asks for them: an outcome that is written is none that got lost (I33).
+        After `seconds` they are left to the end of the process.
+        """
+        self._draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                while self._under_way:
+                    await asyncio.wait(set(self._under_way.values()))
+        except TimeoutError:
+            _log.warning("tool_calls_cut", calls=len(self._under_way), seconds=seconds)
 
     def begin(
         self,

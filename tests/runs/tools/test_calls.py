@@ -393,3 +393,48 @@ async def test_i33_a_stopping_process_takes_no_new_call(stand: Stand) -> None:
     assert (refused.value.reason, refused.value.retryable) == (Reason.UNAVAILABLE, True)
     await stand.replica()
     assert (await stand.invoke(run, replica=1)).completed.outcome == SUCCESS
+
+
+async def test_i33_a_stop_waits_for_the_outcome_of_a_call_that_nobody_asks_for(stand: Stand) -> None:
+    run = await stand.run()
+    stand.grant(run)
+    go_on = asyncio.Event()
+
+    async def slowly(asked: Asked) -> Answer:
+        await go_on.wait()
+        return await echo(asked)
+
+    stand.provider.behaviour = slowly
+    gone = asyncio.create_task(stand.invoke(run))
+    await asyncio.wait_for(stand.provider.arrived.wait(), PATIENCE)
+    gone.cancel()
+    await asyncio.wait({gone})
+    at = stand.replicas[0]
+    stop = asyncio.create_task(at.broker.drain(PATIENCE))
+    with pytest.raises(HarnessError) as refused:
+        await stand.invoke(run, "call-2")
+    assert refused.value.reason is Reason.UNAVAILABLE
+    assert not stop.done()
+    go_on.set()
+    await asyncio.wait_for(stop, PATIENCE)
+    await at.tasks.close()
+    assert (await stand.stored()).state is State.DONE
+    await stand.replica()
+    assert (await stand.invoke(run, "call-2", replica=1)).completed.outcome == SUCCESS
+
+
+async def test_i35_a_stop_waits_for_no_call_longer_than_it_may(stand: Stand) -> None:
+    run = await stand.run()
+    stand.grant(run)
+
+    async def never(asked: Asked) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends")
+
+    stand.provider.behaviour = never
+    call = asyncio.create_task(stand.invoke(run))
+    await asyncio.wait_for(stand.provider.arrived.wait(), PATIENCE)
+    await asyncio.wait_for(stand.replicas[0].broker.drain(0.01), PATIENCE)
+    assert (await stand.stored()).state is State.STARTED
+    call.cancel()
+    await asyncio.wait({call})
