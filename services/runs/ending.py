@@ -12,8 +12,7 @@ from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError
 from services.runs.intent import CancelReason, Failure, Intent
 from services.runs.run import Status
-from services.runs.serving import Unserved
-from services.runs.tools.grant import ToolsMissing
+from services.runs.serving import Unstartable
 
 SideEffects: TypeAlias = "error_pb2.SideEffectStatus.ValueType"
 
@@ -148,7 +147,7 @@ def internal(incident_id: str) -> Failure:
 
 def failure_of(error: HarnessError) -> Failure:
     """A failed call as the run's failure. Its text is left out: it may be a harness's own (I22)."""
-    if isinstance(error, Unserved | ToolsMissing):
+    if isinstance(error, Unstartable):
         return Failure(error.reason.value, error.category.value, error.told)
     seconds = None if error.retry_after is None else min(MAX_RETRY_SECONDS, max(1, round(error.retry_after)))
     return Failure(

@@ -15,8 +15,7 @@ from services.runs.lease import detach_grace_seconds
 from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
-from services.runs.serving import check_agent, check_grants
-from services.runs.tools.grant import ToolsMissing
+from services.runs.serving import check_agent, granted
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,7 @@ async def _in_host(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Pl
 
 
 async def with_grants(engine: Engine, plan: Plan) -> Plan:
-    """The plan with what its agent may call. Errors: `ToolsMissing` where that is not what its version is bound to: no run starts without a tool that
-    its author counted on.
-    """
+    """The plan with what its agent may call. Errors: `Unstartable`, where that changed since the run was started."""
     if not plan.has_tools or plan.grants:
         return plan
     version = plan.version
@@ -86,14 +83,7 @@ async def with_grants(engine: Engine, plan: Plan) -> Plan:
         engine.settings.reattach_seconds,
         lambda: engine.catalog.grants(version.agent_id, version.version),
     )
-    if engine.settings.tool_facade_addresses is None:
-        raise ToolsMissing("The agent has tools, and there is no tool broker: set HARNESS_TOOL_FACADE_LISTEN.")
-    bound, registered = version.blueprint.tools.bindings, {grant.descriptor.tool_id for grant in grants}
-    if missing := sorted({binding.tool_id for binding in bound} - registered):
-        raise ToolsMissing(f"Tools of the agent are not registered any more: {', '.join(missing[:10])}.")
-    plan = replace(plan, grants=tuple(grants))
-    check_grants(plan)
-    return plan
+    return granted(plan, grants, has_broker=engine.settings.tool_facade_addresses is not None)
 
 
 async def with_session(engine: Engine, run: Run, binding: Binding, plan: Plan, issued: Issued) -> Binding:

@@ -6,7 +6,7 @@ from harness.run.v1 import run_service_pb2
 from harness.session.v1 import binding_pb2, session_service_pb2
 from services.common.errors import HarnessError, Reason, not_found
 from services.common.ids import new_run_id
-from services.runs import resume, serving, start
+from services.runs import resume, start
 from services.runs.clients.sessions import Binding
 from services.runs.dispatch import Dispatcher
 from services.runs.engine import Engine
@@ -61,11 +61,10 @@ class Resumer:
             if known is not None:
                 return known
             resume.check(binding, asked)
-            plan = await self._plan(binding)
+            # Before the interrupt is consumed: it waits for a harness and tools that can go on.
+            plan = await self._starter.checked(await self._plan(binding), request.body.files)
             if plan.has_tools:
                 await self._approvals.check(binding, asked)
-            # Before the interrupt is consumed: it waits for a harness that can go on.
-            serving.check_start(plan, request.body.files)
             self._starter.check_room(plan, binding.pin.harness_id, binding.pin.profile_id)
             run_id = new_run_id(self._engine.holder)
             reservation = await self._reserve(subject, request, run_id, binding)

@@ -6,20 +6,31 @@ Pure. The catalog asked the same before it saved the version; what was true then
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from harness.runtime.v1 import runtime_pb2
 from services.common.capabilities import Need, approval_needs, file_needs, needs, unmet
 from services.common.errors import FieldIssue, HarnessError, Reason
 from services.runs.plan import Plan
-from services.runs.tools.grant import needs_approval
+from services.runs.tools.grant import Grant, needs_approval
 
 MAX_SHOWN: Final = 900
 """Characters of the message of a run that fails for it (events, run.failed)."""
 
 
-class Unserved(HarnessError):
-    """The harness does not serve what is asked of it: an issue a field, each with what to do."""
+class Unstartable(HarnessError):
+    """What a version of an agent needs is not to be had now: an issue a field, each with what to do."""
+
+    @property
+    def told(self) -> str:
+        """The issues in one sentence each, for where there are no details."""
+        text = " ".join(f"{issue.path}: {issue.message}" for issue in self.details)
+        return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} …"
+
+
+class Unserved(Unstartable):
+    """The harness does not serve what is asked of it."""
 
     def __init__(self, plan: Plan, details: Sequence[FieldIssue]) -> None:
         harness = plan.version.blueprint.harness.id
@@ -30,16 +41,47 @@ class Unserved(HarnessError):
             details=details,
         )
 
-    @property
-    def told(self) -> str:
-        """The same in one sentence a field, for where there are no details."""
-        text = " ".join(f"{issue.path}: {issue.message}" for issue in self.details)
-        return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} …"
+
+class ToolsMissing(Unstartable):
+    """A run cannot be given the tools its agent is bound to: none starts without a tool that its author counted on."""
+
+    def __init__(self, plan: Plan, details: Sequence[FieldIssue]) -> None:
+        super().__init__(
+            Reason.CONFIGURATION_INVALID,
+            f"Version {plan.version.version} of the agent has tools that are not to be had now: see the details.",
+            details=details,
+        )
 
 
 def check_agent(plan: Plan) -> None:
     """Errors: `Unserved` when the harness lacks what the version of the plan needs."""
     _check(plan, needs(plan.version.blueprint), "blueprint.")
+
+
+def granted(plan: Plan, grants: Sequence[Grant], *, has_broker: bool) -> Plan:
+    """The plan with what its agent may call, as the operator registers it now. Errors: `ToolsMissing` where that is not what its version is bound to,
+    `Unserved` as for `check_grants`.
+    """
+    if not has_broker:
+        message = "This mesh has no tool broker: the operator sets HARNESS_TOOL_FACADE_LISTEN of runs, or the agent goes without."
+        raise ToolsMissing(plan, [FieldIssue("blueprint.tools.bindings", "tools_unavailable", message)])
+    registered = {grant.descriptor.tool_id for grant in grants}
+    if missing := [
+        FieldIssue(f"blueprint.tools.bindings[{number}].tool_id", "tool_unregistered", _gone(binding.tool_id))
+        for number, binding in enumerate(plan.version.blueprint.tools.bindings)
+        if binding.tool_id not in registered
+    ]:
+        raise ToolsMissing(plan, missing)
+    plan = replace(plan, grants=tuple(grants))
+    check_grants(plan)
+    return plan
+
+
+def _gone(tool_id: str) -> str:
+    return (
+        f"The operator registers no tool {tool_id} any more: have it registered again, or save a version without it and "
+        "clear the conversation."
+    )
 
 
 def check_grants(plan: Plan) -> None:

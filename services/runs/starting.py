@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -68,8 +69,7 @@ class Starter:
         record, version = await self._engine.catalog.current(request.body.agent_id)
         if not record.enabled:
             raise start.disabled()  # I4
-        plan = await self._plan_of(version)
-        await self._check_served(subject, request, plan)
+        plan = await self._checked_at_first(subject, request, await self._plan_of(version))
         harness = version.blueprint.harness
         self.check_room(plan, harness.id, harness.profile_id or DEFAULT_PROFILE)
         for _ in range(MAX_ATTEMPTS):
@@ -93,13 +93,22 @@ class Starter:
         if self._dispatcher.line_is_full_for(Share((harness_id, profile_id), plan.profile.max_concurrent_runs)):
             raise start.no_room()
 
-    async def _check_served(self, subject: str, request: Request, plan: Plan) -> None:
-        """Before anything is reserved. A conversation that is pinned to another version is looked at with its slot (I4). Errors: `Unserved`."""
+    async def checked(self, plan: Plan, files: Sequence[str]) -> Plan:
+        """The plan with what its agent may call, if its harness and the operator's tools, as they are now, serve it. Errors: `Unstartable`."""
+        serving.check_start(plan, files)
+        if not plan.has_tools:
+            return plan
+        grants = await self._engine.catalog.grants(plan.version.agent_id, plan.version.version)
+        return serving.granted(plan, grants, has_broker=self._engine.settings.tool_facade_addresses is not None)
+
+    async def _checked_at_first(self, subject: str, request: Request, plan: Plan) -> Plan:
+        """Before anything is reserved. A conversation that is pinned to another version is looked at with its slot (I4). Errors: `Unstartable`."""
         try:
-            serving.check_start(plan, request.body.files)
-        except serving.Unserved:
+            return await self.checked(plan, request.body.files)
+        except serving.Unstartable:
             if await self._pinned_version(subject, request) in (0, plan.version.version):
                 raise
+            return plan
 
     async def _pinned_version(self, subject: str, request: Request) -> int:
         """The version of the agent that the conversation goes on with, 0 where it begins anew."""
@@ -220,15 +229,15 @@ class Starter:
         return run.running(holder=self._engine.holder, issued=issued, deadline_at=deadline_at)
 
     async def _served(self, plan: Plan, request: Request, binding: Binding, run_id: str) -> Plan:
-        """The plan of what the binding is pinned to. Errors: `Unserved`, and the reservation is given back."""
+        """The plan of what the binding is pinned to. Errors: `Unstartable`, and the reservation is given back."""
         pinned = await self._pinned(plan, binding)
-        if pinned is not plan:
-            try:
-                serving.check_start(pinned, request.body.files)
-            except serving.Unserved:
-                await self._canceller.end_reservation(binding, run_id, CancelReason.CLIENT_REQUEST)
-                raise
-        return pinned
+        if pinned is plan:
+            return plan
+        try:
+            return await self.checked(pinned, request.body.files)
+        except serving.Unstartable:
+            await self._canceller.end_reservation(binding, run_id, CancelReason.CLIENT_REQUEST)
+            raise
 
     async def _pinned(self, plan: Plan, binding: Binding) -> Plan:
         """The plan of what the binding is pinned to, which is not always what the agent has become (I4)."""

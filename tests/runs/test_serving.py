@@ -231,6 +231,19 @@ def test_a_tool_that_became_sensitive_needs_a_harness_that_can_wait(sensitive: b
     assert [issue.path for issue in caught.value.details] == ["blueprint.tools.bindings[0].approval_policy"]
 
 
+def test_every_tool_that_is_not_registered_is_told_at_its_field_also_to_a_run_that_waited() -> None:
+    bound = [blueprint_pb2.ToolBinding(tool_id=tool_id) for tool_id in ("a", "b", "c")]
+    wanted = plan("tool.builtin", agent=blueprint_pb2.AgentBlueprint(tools=blueprint_pb2.ToolsSpec(bindings=bound)))
+    one = resolution_service_pb2.ToolGrant(descriptor=runtime_pb2.ToolDescriptor(tool_id="b"))
+    with pytest.raises(serving.ToolsMissing) as caught:
+        serving.granted(wanted, [one], has_broker=True)
+    paths = [f"blueprint.tools.bindings[{number}].tool_id" for number in (0, 2)]
+    assert [issue.path for issue in caught.value.details] == paths
+    failure = ending.failure_of(caught.value)
+    assert (failure.code, failure.retryable) == ("configuration_invalid", False)
+    assert all(path in failure.message for path in paths)
+
+
 def test_i35_the_message_of_a_failed_run_is_bounded() -> None:
     scopes = [
         blueprint_pb2.MEMORY_SCOPE_USER,

@@ -16,14 +16,6 @@ _MARK_BYTES: Final = 6
 Grant = resolution_service_pb2.ToolGrant
 
 
-class ToolsMissing(HarnessError):
-    """A run cannot be given the tools its agent is bound to. `told` is what its owner may read."""
-
-    def __init__(self, told: str) -> None:
-        super().__init__(Reason.CONFIGURATION_INVALID, told)
-        self.told = self.message
-
-
 def marks_of(grants: Iterable[Grant]) -> tuple[str, ...]:
     """The tools as a token names them: short, whatever their ids, for a token has a bound (I35)."""
     return tuple(mark_of(grant.descriptor.tool_id) for grant in grants)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
 import pytest
+import yaml
 from google.protobuf import json_format
 
 from harness.event.v1 import payload_pb2
@@ -176,7 +177,7 @@ async def test_i35_calls_go_with_the_run_that_made_them(mesh: Mesh, clients: Cal
         part.end(KILL)
 
 
-async def test_a_run_whose_tools_are_not_to_be_had_fails_and_says_so(
+async def test_a_start_without_a_tool_broker_is_refused_and_says_what_to_do(
     mesh: Mesh, clients: Callable[..., Client]
 ) -> None:
     part = mesh.runs_part("bare", HARNESS_STORE_URL=f"sqlite://{mesh.folder}/bare.sqlite3")
@@ -184,11 +185,68 @@ async def test_a_run_whose_tools_are_not_to_be_had_fails_and_says_so(
     part.start()
     try:
         client = clients(mesh, None, "bare")
-        run = await client.start(await client.agent(tools=CLOCK_AND_SUM), "hello")
-        failed = (await client.events(run.run_id))[-1].payload.run_failed
-        assert failed.code == "configuration_invalid"
-        assert "HARNESS_TOOL_FACADE_LISTEN" in failed.message
+        with pytest.raises(HarnessError) as refused:
+            await client.start(await client.agent(tools=CLOCK_AND_SUM), "hello")
+        assert refused.value.reason is Reason.CONFIGURATION_INVALID
+        assert [issue.path for issue in refused.value.details] == ["blueprint.tools.bindings"]
+        assert "HARNESS_TOOL_FACADE_LISTEN" in refused.value.details[0].message
         plain = await client.start(await client.agent(), "hello")
         assert (await client.kinds(plain.run_id))[-1] == "run_completed"
     finally:
         part.end(KILL)
+
+
+async def refused(attempt: Callable[[], Awaitable[run_pb2.Run]], client: Client) -> HarnessError:
+    """How a start is refused, once it is known that it has to be: what the catalog said a moment ago still counts."""
+    async with asyncio.timeout(LONG):
+        while True:
+            try:
+                await client.ended((await attempt()).run_id)
+            except HarnessError as error:
+                if not error.retryable:
+                    return error
+                await asyncio.sleep(0.05)
+
+
+async def test_a_tool_that_is_registered_no_more_refuses_starts_and_resumes_and_keeps_the_question(
+    rough_mesh: Mesh, clients: Callable[..., Client]
+) -> None:
+    client, catalog, operator_file = clients(rough_mesh), rough_mesh.catalog, rough_mesh.folder / "harness.yaml"
+    policy = {"approval_policy": "APPROVAL_POLICY_ALWAYS"}
+    agent = await client.agent(tools={"bindings": [{"tool_id": "clock"}, {"tool_id": "calculator", **policy}]})
+    talk = conversation()
+    run = await client.start(agent, {"scripts": [[SUM, {"text": "done"}]]}, talk)
+    assert (await client.kinds(run.run_id))[-1] == "run_interrupted"
+    state = await client.interrupt_state(agent, talk)
+    assert state is not None
+    calls = {state.tool_approvals[0].tool_call_id: {"approve": True}}
+
+    async def decide() -> run_pb2.Run:
+        return await client.resume(run.run_id, state.interrupt_id, calls=calls)
+
+    before = operator_file.read_text()
+    without = yaml.safe_load(before)
+    without["tools"] = [tool for tool in without["tools"] if tool["id"] != "calculator"]
+    try:
+        operator_file.write_text(yaml.safe_dump(without))
+        catalog.restart()
+        # The tool is gone for starts that have nothing to lose, before the decision is tried.
+        for attempt in (lambda: client.start(agent, {"scripts": [[{"text": "no tool"}]]}), decide):
+            error = await refused(attempt, client)
+            assert error.reason is Reason.CONFIGURATION_INVALID
+            (issue,) = error.details
+            assert (issue.path, issue.code) == ("blueprint.tools.bindings[1].tool_id", "tool_unregistered")
+    finally:
+        operator_file.write_text(before)
+        catalog.restart()
+    assert (await client.interrupt_state(agent, talk)) == state
+    async with asyncio.timeout(LONG):
+        while True:
+            try:
+                resumed = await decide()
+                break
+            except HarnessError as error:
+                if not error.retryable and error.reason is not Reason.CONFIGURATION_INVALID:
+                    raise
+                await asyncio.sleep(0.05)
+    assert (await client.kinds(resumed.run_id))[-1] == "run_completed"
