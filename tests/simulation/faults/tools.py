@@ -26,6 +26,7 @@ TAKEN_OVER: Final[dict[str, Any]] = BUSY | {
 ASKING: Final[dict[str, Any]] = BUSY | {"scripts": {"approve": 60.0}, "weights": {"resume": 30.0}}
 """Runs whose calls wait, and people who decide."""
 BROKER: Final = "services.runs.tools.broker"
+FLIGHT: Final = "services.runs.tools.flight"
 ACCEPTANCE: Final = "services.runs.tools.acceptance"
 
 FAULTS: Final = (
@@ -77,11 +78,11 @@ FAULTS: Final = (
         edits=(
             Edit(
                 BROKER,
-                "        inserted = await self._calls.insert(record.started(new, self._holder, now))\n"
+                "        with self._noting(begun):\n"
+                "            inserted = await self._calls.insert(begun)\n"
                 "        if inserted is not None:\n"
                 "            self._fly(call, inserted, call.given)\n",
-                "        self._fly(call, record.started(new, self._holder, now), call.given)\n"
-                "        await self._calls.insert(record.started(new, self._holder, now))\n",
+                "        self._fly(call, begun, call.given)\n        await self._calls.insert(begun)\n",
             ),
         ),
         breaks=("I11",),
@@ -122,7 +123,7 @@ FAULTS: Final = (
         rule="Tools: an outcome once told never changes. (The broker writes what it has whatever the record says by now.)",
         edits=(
             Edit(
-                BROKER,
+                FLIGHT,
                 "            if written is not None:\n                audit.ended(written)\n            return\n",
                 "            if written is not None:\n"
                 "                audit.ended(written)\n"
@@ -130,7 +131,7 @@ FAULTS: Final = (
                 "            before = await self._calls.get(before.key) or before\n",
             ),
             Edit(
-                BROKER,
+                FLIGHT,
                 "                return  # another broker has the call, or it was given up: what the record says is told\n",
                 "                await asyncio.wait({work})\n                held = begun\n",
             ),
@@ -146,8 +147,8 @@ FAULTS: Final = (
         edits=(
             Edit(
                 BROKER,
-                "        if call.grant is None or not call.grant.descriptor.idempotent:\n",
-                "        if call.grant is None:\n",
+                "        if call.grant is None or not call.grant.descriptor.idempotent or given is None:\n",
+                "        if call.grant is None or given is None:\n",
             ),
         ),
         breaks=("I11",),
@@ -161,7 +162,7 @@ FAULTS: Final = (
             Edit(
                 BROKER,
                 "            if found.ended is not None:\n",
-                "            if found.state is State.STARTED and call.key not in self._under_way and self._watch.is_gone(\n"
+                "            if found.state is State.STARTED and self._flights.under_way(call.key) is None and self._watch.is_gone(\n"
                 "                found, self._clock.monotonic()\n"
                 "            ):\n"
                 "                return record.UNKNOWN\n"
