@@ -21,7 +21,9 @@ from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb
 class ClaudeAdapter(BaseAdapter):
     """The Claude Agent SDK as a harness."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sandboxed: bool = False) -> None:
+        """`sandboxed`: the process is the worker of a sandbox, where there is no credential and none is needed (I28)."""
+        self._sandboxed = sandboxed
         self._descriptor = describe(_sdk_version())
 
     @property
@@ -31,7 +33,7 @@ class ClaudeAdapter(BaseAdapter):
 
     async def health(self) -> Sequence[health_pb2.HealthCheck | Probe]:
         """Whether this process has a credential; whether the SDK is there is looked at by the host, from the descriptor."""
-        return (Probe(CONFIGURATION, _look_for_credential),)
+        return () if self._sandboxed else (Probe(CONFIGURATION, _look_for_credential),)
 
     async def evaluate(
         self,

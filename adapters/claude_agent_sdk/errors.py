@@ -134,7 +134,12 @@ def program_failed(error: BaseException, *, started: bool) -> HarnessError:
             diagnostic=f"exit code {error.exit_code}",
         )
     if isinstance(error, CLIConnectionError | OSError):
-        return UnavailableError("The program could not be started or reached.", code="program_unreachable")
+        # The SDK's own words, for the log alone.
+        return UnavailableError(
+            "The program could not be started or reached.",
+            code="program_unreachable",
+            diagnostic=f"{type(error.__cause__ or error).__name__}: {error}",
+        )
     if isinstance(error, RuntimeError):
         return PersistenceError("The conversation could not be restored.", code="restore_failed")
     return ProtocolError("The program said something malformed.", code="program_malformed")

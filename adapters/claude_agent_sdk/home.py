@@ -1,14 +1,22 @@
 """The folder of one runtime: configuration, home, temporary files and working directory of its program, gone with the runtime (I20)."""
 
+import fcntl
+import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from adapters.claude_agent_sdk import launcher
+from adapters.sdk.logs import get_logger
 
 PREFIX = "harness-claude-"
+YOUNG_SECONDS = 60.0
+MAX_SWEPT = 100
 _OWN = 0o700
+_LOCK = "lock"
+_log = get_logger(__name__)
 
 
 class Home:
@@ -17,7 +25,11 @@ class Home:
     def __init__(self, root: Path | None) -> None:
         if root is not None:
             root.mkdir(parents=True, exist_ok=True)
+        sweep(root or Path(tempfile.gettempdir()))
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+        # Held until this process ends, however it ends.
+        self._lock = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The agent's own files, which stay from turn to turn. Where they are changes from host to host.
         self.workspace = self.folder / "workspace"
         self.workspace.mkdir(mode=_OWN)
@@ -33,6 +45,9 @@ class Home:
     def remove(self) -> None:
         """Removes everything. Idempotent. Raises OSError for what cannot be removed."""
         _removed(self.folder)
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
 
 class TurnFolder:
@@ -60,6 +75,29 @@ class TurnFolder:
     def remove(self) -> None:
         """Removes everything. Idempotent. Raises OSError for what cannot be removed."""
         _removed(self.folder)
+
+
+def sweep(root: Path) -> None:
+    """Removes what runtimes of processes that were killed left below `root` (I20). At most 100 of them at a time."""
+    now = time.time()
+    stale = [entry for entry in os.scandir(root) if entry.name.startswith(PREFIX)][:MAX_SWEPT]
+    for entry in stale:
+        try:
+            if now - entry.stat().st_mtime < YOUNG_SECONDS:
+                # It may be about to be locked.
+                continue
+            lock = os.open(Path(entry.path) / _LOCK, os.O_RDWR)
+        except (FileNotFoundError, PermissionError):
+            # It went just now, or is another user's.
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(entry.path)
+            _log.info("left_behind_removed")
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
 
 
 def _removed(folder: Path) -> None:

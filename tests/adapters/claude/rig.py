@@ -59,10 +59,11 @@ class Rig:
         options: Mapping[str, Any] | None = None,
         change: Callable[[blueprint_pb2.AgentBlueprint], None] | None = None,
         placement: "placement_pb2.Placement.ValueType" = placement_pb2.PLACEMENT_IN_PROCESS,
+        address: str = "",
         **settings: Any,
     ) -> Conversation:
-        """A new conversation with a profile of these settings; None takes one of the rig's own out."""
-        target = self.target(self.server)
+        """A new conversation with a profile of these settings; None takes one of the rig's own out. `address`: of another host."""
+        target = self.target(address or self.server.address)
         given = {
             "credential_file": str(self.folder / "key"),
             "base_url": self.model.url,
@@ -80,16 +81,16 @@ class Rig:
         conversation.tools.answers = dict(ANSWERS)
         return conversation
 
-    def target(self, server: AdapterServer) -> Target:
+    def target(self, address: str) -> Target:
         """A channel to a host."""
-        self.targets.append(Target(server.address, self.canaries))
+        self.targets.append(Target(address, self.canaries))
         return self.targets[-1]
 
     async def another_host(self) -> Target:
         """A second adapter host."""
         address = f"unix:{self.folder / f'host-{len(self.servers)}.sock'}"
         self.servers.append(await serve_adapter(ClaudeAdapter, listen=address))
-        return self.target(self.servers[-1])
+        return self.target(self.servers[-1].address)
 
     async def close(self) -> None:
         """Ends every host and channel."""

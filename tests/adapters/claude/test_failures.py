@@ -150,8 +150,10 @@ def test_results_that_are_errors_have_a_class_each():
 def test_nothing_of_the_sdk_is_needed_to_say_that_it_is_missing():
     """The adapter starts without its SDK, and says what is missing."""
     script = """
-import asyncio, sys
+import asyncio, os, sys
 sys.modules["claude_agent_sdk"] = None
+import adapters.claude_agent_sdk
+assert "grpc" not in sys.modules and os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "false"
 import adapters.claude_agent_sdk.__main__
 from adapters.claude_agent_sdk.adapter import ClaudeAdapter
 from adapters.sdk.errors import UnavailableError

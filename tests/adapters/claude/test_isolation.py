@@ -1,14 +1,18 @@
 """Nothing leaks into the program, and nothing of it is left."""
 
+import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from adapters.claude_agent_sdk.home import Home
+from adapters.claude_agent_sdk.processes import is_alive
 from conformance.plane.run import kind, kinds, text_of
 from harness.common.v1 import capability_token_pb2, placement_pb2
-from tests.adapters.claude.model import call, portable, serving, text, thinking
-from tests.adapters.claude.rig import KEY, Rig, results
+from tests.adapters.claude.model import call, portable, serving, text, thinking, waits
+from tests.adapters.claude.rig import KEY, Rig, results, until
 
 ENVIRONMENT = "cat /proc/$PPID/environ | tr '\\0' '\\n'"
 
@@ -107,6 +111,41 @@ async def test_i28_a_sandboxed_turn_reaches_its_model_through_the_egress_with_it
         assert egress.headers[0]["authorization"] == f"Bearer {token}"
         assert KEY not in str(egress.headers)
     assert rig.model.requests == []
+
+
+async def test_i20_a_program_does_not_outlive_the_process_it_works_for(rig: Rig, start: Callable[..., Awaitable]):
+    """In a process of its own, as it is served; it is killed in the middle of a turn, and its program dies with it."""
+    process = await start(module="adapters.claude_agent_sdk")
+    conversation = rig.conversation(address=process.address)
+    await conversation.create()
+    for said in ("one", "two"):
+        assert text_of(await conversation.say(said)) == "ok"
+    rig.model.script([text("half"), waits(asyncio.Event())])
+    stream = conversation.run("three").start()
+    await until(stream, "content_delta")
+    (pid,) = (rig.folder / "first").glob("*/turn-*/pid")
+    program = int(pid.read_text())
+    assert is_alive(program)
+    process.process.kill()
+    await asyncio.to_thread(process.process.wait)
+    await rig.reached(lambda: not is_alive(program))
+    assert KEY not in process.log.read_text()
+
+
+def test_i20_what_a_killed_process_left_behind_goes_with_the_next_runtime(folder: Path):
+    """The lock of a process that lives keeps its folder; without it, the folder goes, unless it was only just made."""
+    living, killed, young = (Home(folder) for _ in range(3))
+    (killed.folder / "workspace" / "of-the-agent").write_text("x")
+    for home in (living, killed):
+        os.utime(home.folder, (1, 1))
+    for home in (killed, young):
+        os.close(home._lock)
+    made = Home(folder)
+    assert living.folder.exists()
+    assert not killed.folder.exists()
+    assert young.folder.exists()
+    for home in (made, living):
+        home.remove()
 
 
 def _with_tea(blueprint) -> None:
