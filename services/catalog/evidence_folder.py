@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,37 +32,66 @@ class EvidenceFolder:
 
     path: Path
     _seen: Signature | None = field(default=None, init=False)
+    _last: Shelf | None = field(default=None, init=False)
 
     def changed(self) -> Shelf | None:
-        """What lies there now; None if that is what lay there at the last call. Errors: `OSError`."""
-        files = list(self._files())
-        signature = tuple((str(file), status.st_mtime_ns, status.st_size) for file, status in files)
+        """What lies there now; None if that is what lay there at the last call. Errors: `OSError` of the folder itself."""
+        found = self._files()
+        files = found[:MAX_FILES]
+        signature = tuple((str(file), *_stamp(file)) for file in files)
         if signature == self._seen:
             return None
-        shelf = _read([file for file, _ in files])
-        self._seen = signature
+        shelf, unread, refusals = _read(files)
+        # What could not be read now may be readable at the next look, though nothing about it has changed.
+        self._seen = None if unread else signature
+        if shelf == self._last:
+            return None
+        self._last = shelf
+        for file, why in refusals:
+            _log.warning("evidence_refused", file=file.name, why=why)
+        if len(found) > MAX_FILES:
+            _log.warning("evidence_left_out", files=len(found), most=MAX_FILES)
         return shelf
 
-    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+    def _files(self) -> list[Path]:
         found = sorted([*self.path.glob("*.json"), *self.path.glob("*/certification.json")])
         if not found:
             os.listdir(self.path)  # says whether the folder is there at all
-        if len(found) > MAX_FILES:
-            _log.warning("evidence_left_out", files=len(found), most=MAX_FILES)
-        for file in found[:MAX_FILES]:
-            yield file, file.stat()
+        return found
 
 
-def _read(files: list[Path]) -> Shelf:
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except OSError:
+        return -1, -1
+    return status.st_mtime_ns, status.st_size
+
+
+def _read(files: list[Path]) -> tuple[Shelf, bool, list[tuple[Path, str]]]:
+    """What the files say, whether one could not be read, and why each that was refused was. One file is as nothing to the others."""
     evidence: dict[str, Evidence] = {}
     refused: list[tuple[str, str]] = []
+    refusals: list[tuple[Path, str]] = []
+    unread = False
     for file in files:
         try:
-            with file.open("rb") as opened:
-                one = read_evidence(opened.read(MAX_EVIDENCE_BYTES + 1))
+            one = read_evidence(_content(file))
         except EvidenceRefused as error:
-            _log.warning("evidence_refused", file=file.name, why=str(error))
             refused.append((error.harness_id, str(error)))
+            refusals.append((file, str(error)))
+        except OSError as error:
+            unread = True
+            refused.append(("", "it cannot be read"))
+            refusals.append((file, f"it cannot be read: {error.strerror}"))
         else:
             evidence[one.evidence_id] = one
-    return Shelf(tuple(evidence.values()), tuple(refused))
+    return Shelf(tuple(evidence.values()), tuple(refused)), unread, refusals
+
+
+def _content(file: Path) -> bytes:
+    # A pipe of that name would keep whoever opens it waiting for a writer, and with it the start.
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise EvidenceRefused("it is no file")
+        return opened.read(MAX_EVIDENCE_BYTES + 1)

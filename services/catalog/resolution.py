@@ -42,7 +42,7 @@ def resolve(state: HarnessState | None, profile_id: str) -> pb.ResolveProfileRes
         )
     hosted = placement != PLACEMENT_SANDBOX_POD
     token = state.adapter.token
-    answer = pb.ResolveProfileResponse(
+    return pb.ResolveProfileResponse(
         descriptor=known.descriptor,
         adapter_address=state.adapter.address if hosted else "",
         adapter_incarnation=state.incarnation if hosted else "",
@@ -56,7 +56,6 @@ def resolve(state: HarnessState | None, profile_id: str) -> pb.ResolveProfileRes
         # I28: the host's own credential; a profile that runs in sandboxes has no use for it.
         adapter_token=token.get_secret_value() if hosted and token is not None else "",
     )
-    return answer
 
 
 def _asked(state: HarnessState | None, profile_id: str) -> _Asked:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,29 @@ def loaded(folder: Path, evidence: str) -> Operator:
     file = folder / "harness.yaml"
     file.write_text(yaml.safe_dump(operator(certification={"evidence": evidence})))
     return load_operator_file(file, folder, {})
+
+
+def test_what_is_no_readable_file_is_refused_and_disturbs_no_evidence(tmp_path: Path) -> None:
+    folder = EvidenceFolder(tmp_path)
+    (tmp_path / "good.json").write_bytes(encoded(report()))
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "nowhere.json").symlink_to(tmp_path / "missing")
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    shelf = folder.changed()
+    assert shelf is not None
+    assert [each.harness_id for each in shelf.evidence] == ["toy"]
+    assert len(shelf.refused) == 4
+    assert folder.changed() is None
+    # Evidence is taken back whatever else lies there, and a link is followed once it leads somewhere.
+    (tmp_path / "good.json").rename(tmp_path / "missing")
+    shelf = folder.changed()
+    assert shelf is not None
+    assert (len(shelf.evidence), len(shelf.refused)) == (1, 3)
+    (tmp_path / "nowhere.json").unlink()
+    shelf = folder.changed()
+    assert shelf is not None
+    assert shelf.evidence == ()
 
 
 def test_i32_a_folder_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
