@@ -16,7 +16,12 @@ from google.protobuf import json_format
 from harness.adapter.v1.adapter_service_pb2 import EvaluateRequest, EvaluateResponse
 from harness.adapter.v1.descriptor_pb2 import Descriptor
 from harness.catalog.v1 import harness_pb2 as pb
-from harness.common.v1.health_pb2 import HEALTH_STATUS_DEGRADED, HEALTH_STATUS_HEALTHY, HealthReport
+from harness.common.v1.health_pb2 import (
+    HEALTH_STATUS_DEGRADED,
+    HEALTH_STATUS_HEALTHY,
+    HEALTH_STATUS_UNHEALTHY,
+    HealthReport,
+)
 from services.catalog.canonical import digest
 from services.catalog.clients import AdapterClient, AnswerRefused
 from services.catalog.descriptor_policy import DescriptorRefused, KnownDescriptor, admit
@@ -174,7 +179,7 @@ class AdapterWatch:
             well = replace(seen, availability=pb.AVAILABILITY_AVAILABLE, reason="", health=report)
             self._set(replace(well, looked_at=self._pace.clock()))
         else:
-            self._away(replace(seen, health=report), "The adapter says that it is not well; see its health.")
+            self._away(replace(seen, health=report), _why_unwell(report))
 
     async def _admitted(self, said: Descriptor) -> KnownDescriptor | DescriptorRefused:
         # A descriptor is constant for the life of its process: the same one needs no second look.
@@ -248,6 +253,14 @@ def _admit(harness_id: str, said: Descriptor) -> KnownDescriptor | DescriptorRef
         return admit(harness_id, said)
     except DescriptorRefused as error:
         return error
+
+
+def _why_unwell(report: HealthReport) -> str:
+    """What an operator reads in a list: the first check that failed, with the adapter's own, sanitised reason."""
+    for check in report.checks:
+        if check.status == HEALTH_STATUS_UNHEALTHY and check.reason:
+            return f"The adapter is not well ({check.name}): {check.reason}"
+    return "The adapter says that it is not well; see its health."
 
 
 def _safe_report(report: HealthReport) -> HealthReport:

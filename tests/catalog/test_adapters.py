@@ -185,9 +185,12 @@ async def test_health_is_passed_on_without_what_may_not_be_shown(host: Host, sta
     assert CANARY not in health.report.checks[0].reason
     assert health.report.checks[0].reason
     assert health.report.capacity.limit == 8
-    adapter.says["health"] = {"status": "HEALTH_STATUS_UNHEALTHY"}
+    unwell = {"name": "configuration", "status": "HEALTH_STATUS_UNHEALTHY", "reason": "There is no key: set KEY_FILE."}
+    adapter.says["health"] = {"status": "HEALTH_STATUS_UNHEALTHY", "checks": [unwell]}
     health = await until(client.health, lambda health: not is_available(health))
     assert health.report.status == 3
+    # Whoever lists harnesses reads what to do, without a second question.
+    assert (await client.harness()).reason == "The adapter is not well (configuration): There is no key: set KEY_FILE."
     await refused(Reason.HARNESS_UNAVAILABLE, client.resolve())
     await refused(Reason.NOT_FOUND, client.health("other"))
 
