@@ -33,15 +33,17 @@ def local_name(name: str) -> str | None:
     return name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
 
 
-def content_of(result: ToolResult, edited: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What the model reads of a call, as the fields of its `tool_result`. `edited`: the arguments a person put in the place of the model's."""
+def content_of(result: ToolResult, edited: dict[str, Any] | None = None, reason: str = "") -> dict[str, Any]:
+    """What the model reads of a call, as the fields of its `tool_result`. `edited`: the arguments a person put in the place of the model's;
+    `reason`: why a person refused it.
+    """
     outcome, error = result.completed.outcome, result.error
     if outcome == payload_pb2.TOOL_OUTCOME_SUCCESS:
         said = (
             [_told(result.value)] if not result.completed.result_ref else ["The result is kept apart; it is too large."]
         )
     elif outcome == payload_pb2.TOOL_OUTCOME_REJECTED:
-        said = [f"A person did not allow this call, and it was not made. {error.message}".strip()]
+        said = [f"A person did not allow this call, and it was not made. {reason or error.message}".strip()]
     elif outcome == payload_pb2.TOOL_OUTCOME_CANCELLED:
         said = ["The call was cancelled."]
     else:

@@ -56,7 +56,7 @@ class Resumption:
         async for draft in made.events():
             yield draft
         if made.result is not None:
-            self.results[call.call_id] = content_of(made.result, self._edited(call))
+            self.results[call.call_id] = content_of(made.result, *self._decided(call))
 
     async def _form(self, call: WaitingCall) -> AsyncIterator[Draft]:
         identity = call_id(call.call_id)
@@ -69,11 +69,12 @@ class Resumption:
             self.results[call.call_id] = text_content(DISMISSED, is_error=True)
             yield events.tool_rejected(identity)
 
-    def _edited(self, call: WaitingCall) -> dict[str, Any] | None:
+    def _decided(self, call: WaitingCall) -> tuple[dict[str, Any] | None, str]:
+        """The arguments a person gave the call, and why they refused it, if they did either."""
         for one in self._decision.tool_decisions.decisions:
-            if one.tool_call_id == call_id(call.call_id) and one.HasField("edit"):
-                return json_format.MessageToDict(one.edit)
-        return None
+            if one.tool_call_id == call_id(call.call_id):
+                return json_format.MessageToDict(one.edit) if one.HasField("edit") else None, one.reject
+        return None, ""
 
 
 def dismissed(pause: Pause) -> dict[str, dict[str, Any]]:

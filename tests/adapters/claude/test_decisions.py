@@ -67,7 +67,7 @@ async def test_i24_i25_each_of_several_calls_gets_its_decision_once_in_another_p
     assert told == {
         "call_a": "paid",
         "call_b": '{"said":"hello"}',
-        "call_c": "A person did not allow this call, and it was not made.",
+        "call_c": "A person did not allow this call, and it was not made. not them",
         "call_d": '{"who": "the team"}',
         "call_e": 'A person changed the arguments of this call to {"amount":4.0,"to":"e"}.\npaid otherwise',
     }

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -126,6 +127,8 @@ async def test_i20_a_program_does_not_outlive_the_process_it_works_for(rig: Rig,
     (pid,) = (rig.folder / "first").glob("*/turn-*/pid")
     program = int(pid.read_text())
     assert is_alive(program)
+    # Stopped, it cannot notice and go by itself: it has to be killed.
+    os.kill(program, signal.SIGSTOP)
     process.process.kill()
     await asyncio.to_thread(process.process.wait)
     await rig.reached(lambda: not is_alive(program))

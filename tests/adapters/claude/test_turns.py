@@ -111,6 +111,25 @@ async def test_a_turn_whose_state_cannot_be_kept_fails_behind_its_output(rig: Ri
     assert failed.side_effect_status == 2
 
 
+async def test_i35_a_head_of_many_parts_is_put_together_into_few(rig: Rig):
+    """As after hundreds of turns; parts may end anywhere, also within a line or a character."""
+    conversation = rig.conversation()
+    await conversation.create()
+    rig.model.script([text("größer")])
+    await conversation.say("one")
+    thread = conversation.thread
+    content = b"".join(thread.parts[ref].content for ref in thread.head)
+    size = len(content) // 600
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    thread.head = [thread.write("run", f"k{n}", "claude-transcript.v1", piece) for n, piece in enumerate(pieces)]
+    assert len(thread.head) >= 600
+    await conversation.say("two")
+    assert len(thread.head) == 1
+    await conversation.say("three")
+    assert len(thread.head) == 2
+    assert [said for _, said in rig.model.said] == ["one", "größer", "two", "größer", "three"]
+
+
 async def test_an_ephemeral_conversation_keeps_nothing(rig: Rig):
     conversation = rig.conversation(change=_ephemeral)
     await conversation.create()
