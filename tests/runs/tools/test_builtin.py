@@ -200,6 +200,15 @@ async def test_a_page_is_fetched_by_name_from_the_checked_address(site: Site) ->
     assert "cookie" not in site.asked[0].lower()
 
 
+@pytest.mark.parametrize(
+    "charset", ["utf-7", "unicode_escape", "raw_unicode_escape", "punycode", "idna", "hex", "no-such-one", ""]
+)
+async def test_i35_a_page_is_read_with_charsets_of_pages_alone(site: Site, charset: str) -> None:
+    """Others of the language take minutes for a page of their choice (punycode), or make what no JSON can hold (utf-7)."""
+    site.pages["/"] = page(b"+2AA- \\ud800 a-b", f"text/plain; charset={charset}")
+    assert json.loads((await get(site)).result)["text"] == "+2AA- \\ud800 a-b"
+
+
 async def test_an_error_of_the_site_is_a_result(site: Site) -> None:
     site.pages["/"] = page(b'{"no": 1}', "application/problem+json", "404 Not Found")
     ended = await get(site)

@@ -6,6 +6,7 @@ Bounded in redirects, time and size; texts and JSON alone. No cookie, no credent
 from __future__ import annotations
 
 import asyncio
+import codecs
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,14 @@ MAX_REDIRECTS: Final = 3
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 MAX_ADDRESSES: Final = 16
 _TEXTS: Final = ("text/", "application/json", "application/xml", "application/xhtml+xml")
+_CHARSETS: Final = (
+    "utf-8", "ascii", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "gb18030", "gbk", "gb2312", "big5", "big5hkscs", "shift_jis",
+    "cp932", "euc_jp", "iso2022_jp", "euc_kr", "cp949", "koi8-r", "koi8-u", "mac-roman", "cp437", "cp850", "cp866", "cp874",
+    *(f"cp{number}" for number in range(1250, 1259)),
+    *(f"iso8859-{number}" for number in range(1, 17) if number != 12),
+)  # fmt: skip
+_TEXT_CODECS: Final = frozenset(codecs.lookup(name).name for name in _CHARSETS)
+"""Those of pages. Python has others: some take minutes for a page of their choice, some make texts that no JSON can hold."""
 _HEADERS: Final = {
     "accept": "text/*, application/json, application/xml;q=0.9",
     "accept-encoding": "identity",
@@ -122,9 +131,10 @@ async def _read(response: httpx.Response, limit: int) -> Ended:
 
 def _decoded(body: bytes, charset: str | None) -> str:
     try:
-        return body.decode(charset or "utf-8", "replace")
+        named = codecs.lookup(charset or "utf-8").name
     except (LookupError, ValueError):
-        return body.decode("utf-8", "replace")
+        named = ""
+    return body.decode(named if named in _TEXT_CODECS else "utf-8", "replace")
 
 
 async def _system_resolve(host: str, port: int) -> list[str]:
