@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+import grpc
+import grpc.aio
 from google.protobuf import json_format
 from pydantic import SecretStr
 
@@ -13,8 +16,9 @@ from harness.event.v1 import payload_pb2
 from harness.tool.v1 import tool_provider_service_pb2, tool_provider_service_pb2_grpc
 from services.common.channels import Peer, connect
 from services.common.errors import GrpcCode, HarnessError
+from services.common.status import from_rpc_error
 from services.runs.tools.arguments import as_json, plain_value
-from services.runs.tools.providers.port import ProviderCall, ProviderFailed
+from services.runs.tools.providers.port import ProviderCall, ProviderFailed, too_large
 from services.runs.tools.record import Ended, Outcome
 
 MAX_PEERS: Final = 64
@@ -29,6 +33,9 @@ _NOT_REACHED: Final = frozenset(
     }
 )
 """By these a provider says that it has not begun."""
+_TOO_LARGE: Final = "message larger than max"
+"""What grpc says of an answer that it does not read: a full provider has the same status, and there nothing has happened."""
+_CODE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 @dataclass(slots=True)
@@ -55,11 +62,13 @@ class GrpcProviders:
         """One try. Errors: `ProviderFailed`."""
         dialled = self._use(address, token)
         try:
-            response = await dialled.peer.call(
-                dialled.stub.InvokeProviderTool, _request(call), timeout=call.timeout_seconds
+            response: object = await dialled.stub.InvokeProviderTool(
+                _request(call), timeout=call.timeout_seconds, metadata=dialled.peer.metadata()
             )
-        except HarnessError as error:
-            raise _failed(error) from None
+        except grpc.aio.AioRpcError as error:
+            if _TOO_LARGE in (error.details() or ""):
+                return too_large(call.max_result_bytes)
+            raise _failed(from_rpc_error(error)) from None
         finally:
             dialled.users -= 1
             await self._close_idle()
@@ -129,10 +138,13 @@ def _failed(error: HarnessError) -> ProviderFailed:
     )
 
 
-def _ended(response: tool_provider_service_pb2.InvokeProviderToolResponse) -> Ended:
+def _ended(response: object) -> Ended:
+    if not isinstance(response, tool_provider_service_pb2.InvokeProviderToolResponse):
+        raise _broken()  # nothing that can be read: grpc makes no error of it
     if response.outcome == payload_pb2.TOOL_OUTCOME_ERROR:
         error = response.error
-        return Ended.failed(error.code or "tool_failed", error.message, retryable=error.retryable)
+        code = error.code if _CODE.fullmatch(error.code) else "tool_failed"
+        return Ended.failed(code, error.message, retryable=error.retryable)
     if response.outcome != payload_pb2.TOOL_OUTCOME_SUCCESS:
         raise _broken()
     if not response.HasField("result"):

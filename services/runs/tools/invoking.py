@@ -12,7 +12,7 @@ from services.common.logs import get_logger, log_incident
 from services.runs.clients.tool_provider import GrpcProviders
 from services.runs.tools.grant import Grant, tries_of
 from services.runs.tools.providers.builtin import BUILTIN, BuiltinProvider
-from services.runs.tools.providers.port import ProviderCall, ProviderFailed, ToolProvider
+from services.runs.tools.providers.port import ProviderCall, ProviderFailed, ToolProvider, too_large
 from services.runs.tools.record import Ended
 
 PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
@@ -90,7 +90,7 @@ def _bounded(ended: Ended, limit: int) -> Ended:
     size = len(ended.result.encode("utf-8", "surrogatepass"))
     if size <= limit:
         return ended
-    return Ended.failed("result_too_large", f"The tool answered, and its result has more than {limit} bytes.")
+    return too_large(limit)
 
 
 def _ended(failure: ProviderFailed, *, idempotent: bool) -> Ended:

@@ -11,6 +11,7 @@ import pytest
 
 from harness.event.v1 import payload_pb2
 from harness.tool.v1 import tool_provider_service_pb2
+from services.common.channels import MAX_MESSAGE_BYTES
 from services.common.errors import HarnessError, Reason
 from services.runs.intent import CancelReason, cancelled
 from services.runs.tools.record import CallRecord, Outcome, State, key_of, mark_of
@@ -358,6 +359,32 @@ async def test_i35_a_result_beyond_its_bound_is_an_error(stand: Stand) -> None:
         assert response.completed.outcome == outcome
 
 
+async def test_i11_an_answer_too_large_to_be_read_is_no_call_that_may_be_repeated(stand: Stand) -> None:
+    """grpc gives it the status of a provider that has no room, of whose call nothing has happened."""
+    run = await stand.run()
+    stand.grant(run, max_attempts=3, idempotent=True)
+
+    async def flood(_: Asked) -> Answer:
+        return answer("x" * (MAX_MESSAGE_BYTES + 1))
+
+    stand.provider.behaviour = flood
+    error = (await stand.invoke(run)).completed.error
+    assert (error.code, error.retryable) == ("result_too_large", False)
+    assert len(stand.provider.calls) == 1
+
+
+async def test_i22_a_code_that_is_none_is_not_told(stand: Stand) -> None:
+    run = await stand.run()
+    stand.grant(run)
+
+    async def refuse(_: Asked) -> Answer:
+        return Answer(outcome=ERROR, error=payload_pb2.ToolError(code="a line\nof a log", message="No."))
+
+    stand.provider.behaviour = refuse
+    error = (await stand.invoke(run)).completed.error
+    assert (error.code, error.message) == ("tool_failed", "No.")
+
+
 async def test_a_tools_own_error_is_its_outcome(stand: Stand) -> None:
     run = await stand.run()
     stand.grant(run, max_attempts=3, idempotent=True)
@@ -379,9 +406,17 @@ async def test_a_provider_that_breaks_its_contract_ends_its_call_alone(stand: St
     async def broken(_: Asked) -> Answer:
         return Answer(outcome=payload_pb2.TOOL_OUTCOME_REJECTED)
 
-    stand.provider.behaviour = broken
-    response = await stand.invoke(run)
-    assert response.completed.error.code == "tool_protocol"
+    async def unreadable(_: Asked) -> Answer:
+        deep = Answer(outcome=SUCCESS)
+        value = deep.result
+        for _level in range(100):
+            value = value.list_value.values.add()
+        return deep
+
+    for number, behaviour in enumerate((broken, unreadable)):
+        stand.provider.behaviour = behaviour
+        response = await stand.invoke(run, f"call-{number}")
+        assert response.completed.error.code == "tool_protocol"
 
 
 async def test_i33_a_stopping_process_takes_no_new_call(stand: Stand) -> None:

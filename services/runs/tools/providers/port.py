@@ -37,6 +37,11 @@ class ProviderFailed(Exception):
         self.reached = reached
 
 
+def too_large(limit: int) -> Ended:
+    """The outcome of a call whose result is beyond its bound: it took effect, and another try would have it again (I11, I35)."""
+    return Ended.failed("result_too_large", f"The tool answered, and its result has more than {limit} bytes.")
+
+
 class ToolProvider(Protocol):
     """Runs tools."""
 
