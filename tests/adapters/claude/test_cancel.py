@@ -46,6 +46,8 @@ async def test_i12_a_cancel_ends_a_turn_at_once_in_every_state(rig: Rig):
 
     rig.model.script([text("fine")])
     assert text_of(await conversation.say("hi")) == "fine"
+    # I20: what a turn had to itself goes with the turn.
+    await rig.reached(lambda: not list((rig.folder / "first").glob("*/turn-*")))
     await conversation.cleanup()
     await conversation.cleanup()
     assert rig.left_behind() == []

@@ -8,11 +8,11 @@ import sys
 from typing import Any
 
 import pytest
-from claude_agent_sdk import MirrorErrorMessage, ResultMessage, SystemMessage
+from claude_agent_sdk import MirrorErrorMessage, ResultMessage, StreamEvent, SystemMessage
 
 from adapters.claude_agent_sdk.errors import ended_badly
 from adapters.claude_agent_sdk.translation import Translation
-from adapters.sdk.errors import PersistenceError
+from adapters.sdk.errors import PersistenceError, UnavailableError
 from conformance.plane.run import kinds, text_of
 from harness.common.v1 import error_pb2
 from tests.adapters.claude.model import HANGS, Refused, portable, text, waits
@@ -122,6 +122,22 @@ def test_kinds_that_mean_nothing_here_are_left_out_and_what_was_not_kept_is_told
     assert list(translation.take(object())) == []  # pyright: ignore[reportArgumentType] - a message of a later version
     with pytest.raises(PersistenceError):
         list(translation.take(MirrorErrorMessage(subtype="mirror_error", data={}, error="canary")))
+
+
+def test_i11_an_answer_the_program_closes_by_itself_is_broken():
+    """It makes up the end of an answer that broke off; the model's own end says why it stopped."""
+
+    def stream(*kinds: dict[str, Any]) -> None:
+        translation = Translation(tools=None, session_id="")  # pyright: ignore[reportArgumentType] - nothing here has a call
+        for event in kinds:
+            list(translation.take(StreamEvent(uuid="u", session_id="s", event=event)))
+
+    begun = {"type": "content_block_start", "index": 0, "content_block": {"type": "text"}}
+    done, stopped = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}
+    stream({"type": "message_start"}, begun, done, stopped, {"type": "message_start"}, begun)
+    for broken in ((begun, stopped), (begun, {"type": "message_start"}), (begun, {"type": "error"})):
+        with pytest.raises(UnavailableError, match="broke off"):
+            stream(*broken)
 
 
 def test_results_that_are_errors_have_a_class_each():

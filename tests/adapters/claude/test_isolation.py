@@ -81,9 +81,14 @@ async def test_the_program_has_what_the_profile_allows_and_nothing_of_the_host(
     assert "Use hot water." in str(rig.model.requests[-1]["messages"])
     assert set(results(rig.model)) == {"call_a", "call_b", "call_c", "call_d", "call_e"}
 
-    # The next turn goes on with what the subagent left, too.
-    rig.model.script([text("Again.")])
+    # The next turn goes on with what the subagent left, too. Settings among the agent's own files are no settings.
+    (workspace,) = (rig.folder / "first").glob("*/workspace")
+    (workspace / ".claude").mkdir()
+    (workspace / ".claude" / "settings.json").write_text('{"env": {"PLANTED_BY_SETTINGS": "canary-of-the-workspace"}}')
+    (workspace / "CLAUDE.md").write_text("canary-of-the-workspace")
+    rig.model.script([call("Bash", "call_h", command="env")], [text("Again.")])
     assert text_of(await conversation.say("more")) == "Again."
+    assert "canary-of-the-workspace" not in str(rig.model.requests)
     await conversation.cleanup()
     await rig.reached(lambda: not rig.left_behind())
     assert _processes_of(rig.folder) == []
