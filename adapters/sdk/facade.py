@@ -179,7 +179,8 @@ _OPTIONS = [
     ("grpc.default_authority", "localhost"),
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    # So long an attempt to connect may take: a control plane that is slow to answer on a loaded machine must be reached all the same (I34).
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
 ]

@@ -194,11 +194,12 @@ class AdapterClient:
             runtime_service_pb2.CancelRunRequest(fence=fence, reason=reason), metadata=self.metadata
         )
 
-    async def cleanup(self, timeout: float = 10.0) -> None:
-        """Releases the runtime."""
-        await self.runtime.Cleanup(
+    async def cleanup(self, timeout: float = 10.0) -> bool:
+        """Releases the runtime; whether all of it was released."""
+        response = await self.runtime.Cleanup(
             runtime_service_pb2.CleanupRequest(fence=self.fence()), timeout=timeout, metadata=self.metadata
         )
+        return not response.incomplete
 
     async def follow(self, call: Any, fence: fence_pb2.Fence | None = None) -> list[Draft]:
         """All drafts of a call to its end, offsets checked for gaps, acknowledged if a fence is given."""

@@ -192,14 +192,90 @@ async def test_i20_cleanup_releases_the_runtime_although_a_restart_hangs(fails):
         runtime = runtimes[0]
         first = asyncio.create_task(asyncio.wait_for(restart(client), 90))
         await runtime.entered.wait()
-        if fails:
-            runtime.adapter.cleanup_hangs = True
-        await client.cleanup()
+        runtime.adapter.cleanup_hangs = fails
+        assert await client.cleanup() is not fails
         assert runtime.cleaned == 1
-        await client.cleanup()
-        assert runtime.cleaned == 1
+        # What was cut off is tried again; what is clean stays clean.
+        runtime.adapter.cleanup_hangs = False
+        assert await client.cleanup()
+        assert runtime.cleaned == (2 if fails else 1)
+        assert await client.cleanup()
+        assert runtime.cleaned == (2 if fails else 1)
         runtime.let.set()
         await first
+
+
+async def deaf(_):
+    yield events.text("begun")
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if DEAF.is_set():
+                raise
+
+
+DEAF = asyncio.Event()
+
+
+async def test_i20_a_provider_that_does_not_stop_leaves_time_to_release_the_runtime():
+    DEAF.clear()
+    # Its grace and the wait for its end are longer than the whole cleanup may take.
+    limits = HostLimits(cancel_grace_seconds=60.0, stop_seconds=60.0, cleanup_seconds=1.0)
+    _, runtimes, context = restarting(deaf, limits)
+    async with context as client:
+        await client.create()
+        call = client.start(client.fence(1, "r1"), client.input("x"))
+        await call.read()
+        await client.cleanup(timeout=30.0)
+        assert runtimes[0].cleaned == 1
+        DEAF.set()
+        call.cancel()
+
+
+async def test_i20_a_cleanup_goes_on_when_its_caller_leaves_and_others_wait_for_it():
+    _, runtimes, context = restarting(three, HostLimits(cleanup_seconds=60.0))
+    let = asyncio.Event()
+
+    async def slow():
+        runtimes[0].cleaned += 1
+        runtimes[0].cleaning.set()
+        await let.wait()
+
+    async with context as client:
+        await client.turn("x")
+        runtimes[0].cleanup = slow
+        first = client.runtime.Cleanup(pb2.CleanupRequest(fence=client.fence()), timeout=90)
+        await runtimes[0].cleaning.wait()
+        first.cancel()
+        second = asyncio.create_task(client.cleanup(timeout=90.0))
+        third = asyncio.create_task(client.cleanup(timeout=90.0))
+        # The runtime is gone for everybody, although it is not yet clean.
+        await refused(
+            client.runtime.Initialize(pb2.InitializeRequest(fence=client.fence())), "NOT_FOUND", "runtime_gone"
+        )
+        assert not second.done()
+        let.set()
+        assert await second
+        assert await third
+        assert runtimes[0].cleaned == 1
+
+
+async def test_i35_an_initialize_that_hangs_is_cut_off_and_tried_again():
+    _, runtimes, context = restarting(three, HostLimits(restart_seconds=0.2))
+
+    async def hang():
+        runtimes[0].initialized += 1
+        if runtimes[0].initialized == 1:
+            await asyncio.Event().wait()
+
+    async with context as client:
+        await client.create()
+        runtimes[0].initialize = hang
+        call = client.runtime.Initialize(pb2.InitializeRequest(fence=client.fence()))
+        await refused(call, "DEADLINE_EXCEEDED", "initialize_timeout")
+        assert kinds(await client.turn("x"))[-1] == "run.completed"
+        assert runtimes[0].initialized == 2
 
 
 async def test_i20_a_cleanup_that_fails_is_the_hosts_business_alone():
@@ -211,8 +287,8 @@ async def test_i20_a_cleanup_that_fails_is_the_hosts_business_alone():
     async with context as client:
         await client.turn("x")
         runtimes[0].cleanup = fail
-        await client.cleanup()
-        await client.cleanup()
+        assert not await client.cleanup()
+        assert not await client.cleanup()
         # The binding's next generation is not hindered by it.
         following = client.another(binding_id=client.binding_id, runtime_generation=2)
         assert kinds(await following.turn("y"))[-1] == "run.completed"

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from adapters.sdk.logs import describe, get_logger
 
+T = TypeVar("T")
 _log = get_logger(__name__)
 
 
@@ -15,11 +16,12 @@ class Background:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Runs `work`; an exception of it is logged."""
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Runs `work`; an exception of it is logged. Whoever waits for the task may leave without ending it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

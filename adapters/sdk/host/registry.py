@@ -40,6 +40,8 @@ class RuntimeRegistry:
         self._memory = DraftMemory(limits.max_buffered_bytes)
         # Least recently used first.
         self._slots: OrderedDict[str, RuntimeSlot] = OrderedDict()
+        # Those that are ended and not yet clean, so that a repeated Cleanup waits for the work, or tries again what was cut off.
+        self._closing: OrderedDict[str, RuntimeSlot] = OrderedDict()
         self._creating: dict[str, asyncio.Future[None]] = {}
         # The highest (epoch, runtime generation) seen of a binding, also of runtimes that are gone.
         self._highest: OrderedDict[str, Generation] = OrderedDict()
@@ -93,7 +95,7 @@ class RuntimeRegistry:
         self._note_generation(fence)
         if older is not None:
             self._drop(fence.binding_id, older)
-        binding = BindingView(fence.binding_id, fence.epoch, fence.runtime_generation)
+        binding = _view(fence)
         construction = RuntimeConstruction(binding, context)
         try:
             runtime = await self._adapter.create_runtime(construction)
@@ -128,8 +130,19 @@ class RuntimeRegistry:
     def _drop(self, binding_id: str, slot: RuntimeSlot) -> None:
         # From here on nothing reaches it; its cleanup goes on beside.
         self._slots.pop(binding_id, None)
+        self._background.spawn(self._clean(binding_id, slot, self.limits.cleanup_seconds, _SUPERSEDED))
         slot.closed = True
-        self._background.spawn(slot.cleanup(self.limits.cleanup_seconds, _SUPERSEDED))
+
+    async def _clean(
+        self, binding_id: str, slot: RuntimeSlot, seconds: float, reason: "payload_pb2.CancelReason.ValueType"
+    ) -> bool:
+        self._closing[binding_id] = slot
+        while len(self._closing) > self.limits.remembered:
+            self._closing.popitem(last=False)
+        complete = await slot.cleanup(seconds, reason)
+        if complete and self._closing.get(binding_id) is slot:
+            del self._closing[binding_id]
+        return complete
 
     def find(self, fence: fence_pb2.Fence) -> RuntimeSlot:
         """The runtime of the fence. Raises a refusal: STALE_LEASE for an older one, runtime_unknown if it never was
@@ -146,16 +159,21 @@ class RuntimeRegistry:
             raise refusal.runtime_gone()  # I11
         return slot
 
-    async def cleanup(self, fence: fence_pb2.Fence, seconds: float) -> None:
-        """Ends the runtime of the fence; one that is not here is clean (I20)."""
+    async def cleanup(self, fence: fence_pb2.Fence, seconds: float) -> bool:
+        """Ends the runtime of the fence; whether all of it was released. One that is not here is clean (I20)."""
+        slot: RuntimeSlot | None = None
         try:
             slot = self.find(fence)
         except refusal.Refusal as reason:
-            if reason.reason in ("runtime_unknown", "runtime_gone"):
-                return
-            raise
-        self._slots.pop(fence.binding_id, None)
-        await slot.cleanup(seconds, _SHUTDOWN)
+            if reason.reason not in ("runtime_unknown", "runtime_gone"):
+                raise
+        if slot is not None:
+            self._slots.pop(fence.binding_id, None)
+        else:
+            slot = self._closing.get(fence.binding_id)
+            if slot is None or slot.construction.binding != _view(fence):
+                return True
+        return await self._clean(fence.binding_id, slot, seconds, _SHUTDOWN)
 
     # --- runs ---
 
@@ -271,6 +289,10 @@ class RuntimeRegistry:
         await asyncio.gather(*(slot.cleanup(self.limits.cleanup_seconds, _SHUTDOWN) for slot in slots))
         await self._background.close(self.limits.cleanup_seconds)
         await self._channels.close()
+
+
+def _view(fence: fence_pb2.Fence) -> BindingView:
+    return BindingView(fence.binding_id, fence.epoch, fence.runtime_generation)
 
 
 def _generation(fence: fence_pb2.Fence) -> Generation:

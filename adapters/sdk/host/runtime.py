@@ -39,6 +39,7 @@ class RuntimeSlot:
         "_asked_tools",
         "_background",
         "_channels",
+        "_cleaning",
         "_failure",
         "_initialized",
         "_limits",
@@ -80,6 +81,7 @@ class RuntimeSlot:
         self._run: HostedRun | None = None
         self._past: dict[str, HostedRun] | None = None
         self._asked_tools = set[str]()
+        self._cleaning: asyncio.Task[bool] | None = None
 
     # --- runs ---
 
@@ -207,10 +209,16 @@ class RuntimeSlot:
 
     # --- the other operations ---
 
-    async def initialize(self) -> bool:
-        """Prepares the runtime, once; False if it was. After a failure the same error again, until a restart (I20)."""
+    async def initialize(self, seconds: float) -> bool:
+        """Prepares the runtime, once; False if it was. After a failure the same error again, until a restart (I20). Raises DeadlineError past `seconds`,
+        after which the next call tries again.
+        """
         async with self._lock:
-            return await self.prepare()
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self.prepare()
+            except TimeoutError:
+                raise DeadlineError("The runtime was not ready in time.", code="initialize_timeout") from None
 
     async def prepare(self) -> bool:
         """`initialize` for whoever holds the lock."""
@@ -245,19 +253,36 @@ class RuntimeSlot:
         """The pause of the binding, or None."""
         return await self._runtime.pending_interrupt()
 
-    async def cleanup(self, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> None:
-        """Ends the run, if any, and releases everything within `seconds`. Idempotent (I20)."""
+    async def cleanup(self, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> bool:
+        """Ends the run, if any, and releases everything within `seconds`; whether all of it was. Calls share the work, which goes on when a caller leaves;
+        after one that was cut off or failed the next tries again (I20).
+        """
         self.closed = True
+        task = self._cleaning
+        if task is None or (task.done() and not _succeeded(task)):
+            task = self._cleaning = self._background.spawn(self._clean(seconds, reason))
+        await asyncio.wait({task}, timeout=seconds)
+        return task.done() and _succeeded(task)
+
+    async def _clean(self, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> bool:
         deadline = time.monotonic() + seconds
+        if self._run is not None:
+            try:
+                # I20: whatever a provider does with its half of the time, the other is for letting go.
+                async with asyncio.timeout(seconds / 2):
+                    await self._run.stop(reason, min(self._limits.cancel_grace_seconds, seconds / 4))
+            except TimeoutError:
+                _log.warning("run_not_stopped_in_time", run_id=self._run.run_id)
         try:
-            async with asyncio.timeout(seconds):
-                if self._run is not None:
-                    await self._run.stop(reason, min(self._limits.cancel_grace_seconds, seconds / 2))
-                await self._release(seconds / 2)
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await self._release(seconds / 4)
         except TimeoutError:
             _log.error("cleanup_cut_off", seconds=round(seconds, 3), late=round(time.monotonic() - deadline, 3))
+            return False
         except Exception as error:  # noqa: BLE001 - cleaning up never fails its caller; what is wrong is for the log
             _log.error("cleanup_failed", error=describe(error))
+            return False
+        return True
 
     async def _release(self, patience: float) -> None:
         if await self._is_free(patience):
@@ -302,6 +327,10 @@ class RuntimeSlot:
     async def open_session(self, turn: Turn) -> str:
         """The native session's name, if the host has to announce it before the turn's first event."""
         return await self._session.open(turn.native_session_id)
+
+
+def _succeeded(task: "asyncio.Task[bool]") -> bool:
+    return not task.cancelled() and task.exception() is None and task.result()
 
 
 def _deadline(turn: runtime_pb2.TurnInput) -> Deadline:

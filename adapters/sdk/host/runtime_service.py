@@ -21,7 +21,9 @@ class RuntimeServicer(runtime_service_pb2_grpc.RuntimeServiceServicer):
 
     async def Initialize(self, request: pb2.InitializeRequest, context: Context) -> pb2.InitializeResponse:
         """Prepares the runtime."""
-        done = await self._registry.find(request.fence).initialize()
+        done = await self._registry.find(request.fence).initialize(
+            self._bound(context, self._registry.limits.restart_seconds)
+        )
         return pb2.InitializeResponse(initialized=done)
 
     async def StartRun(self, request: pb2.StartRunRequest, context: Context) -> AsyncIterator[pb2.StartRunResponse]:
@@ -79,19 +81,20 @@ class RuntimeServicer(runtime_service_pb2_grpc.RuntimeServiceServicer):
 
     async def Restart(self, request: pb2.RestartRequest, context: Context) -> pb2.RestartResponse:
         """Releases provider clients."""
-        bound = self._registry.limits.restart_seconds
-        left = context.time_remaining()
-        # As for Cleanup.
-        await self._registry.find(request.fence).restart(bound if left is None else max(0.05, min(left * 0.9, bound)))
+        await self._registry.find(request.fence).restart(self._bound(context, self._registry.limits.restart_seconds))
         return pb2.RestartResponse()
 
     async def Cleanup(self, request: pb2.CleanupRequest, context: Context) -> pb2.CleanupResponse:
         """Releases everything."""
+        complete = await self._registry.cleanup(
+            request.fence, self._bound(context, self._registry.limits.cleanup_seconds)
+        )
+        return pb2.CleanupResponse(incomplete=not complete)
+
+    def _bound(self, context: Context, most: float) -> float:
+        """Seconds for a call: a little less than its caller waits, so that it hears the answer."""
         left = context.time_remaining()
-        bound = self._registry.limits.cleanup_seconds
-        # A little earlier than the caller's deadline, so that it hears the answer.
-        await self._registry.cleanup(request.fence, bound if left is None else max(0.05, min(left * 0.9, bound)))
-        return pb2.CleanupResponse()
+        return most if left is None else max(0.05, min(left * 0.9, most))
 
 
 def _fill(batch: event_pb2.EventBatch, first: int, drafts: list[event_pb2.EventDraft]) -> None:

@@ -35,7 +35,7 @@ func (c *Channels) to(address string) (*grpc.ClientConn, error) {
 			grpc.WithAuthority("localhost"),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second},
-				MinConnectTimeout: time.Second,
+				MinConnectTimeout: 5 * time.Second,
 			}),
 		)
 		if err != nil {

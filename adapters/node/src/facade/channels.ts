@@ -7,7 +7,7 @@ const OPTIONS: grpc.ClientOptions = {
   "grpc.default_authority": "localhost",
   "grpc.max_receive_message_length": 4 * 1024 * 1024,
   "grpc.initial_reconnect_backoff_ms": 50,
-  "grpc.min_reconnect_backoff_ms": 50,
+  "grpc.min_reconnect_backoff_ms": 5_000,
   "grpc.max_reconnect_backoff_ms": 1_000,
   "grpc.use_local_subchannel_pool": 1,
 };
