@@ -66,7 +66,7 @@ def written(decision: str) -> dict[str, Any]:
     """The decision in JSON, or in a file (`-` is standard input). Raises CommandError that says where it is wrong."""
     if decision.lstrip().startswith("{"):
         try:
-            value = json.loads(decision)
+            value = json.loads(decision, parse_constant=_no_number)
         except (ValueError, RecursionError):
             raise usage_error(
                 "--decision is no JSON object.", "For example --decision '{\"dismiss\": true}'."
@@ -193,10 +193,17 @@ def _word(text: str, allowed: list[str]) -> str:
 
 
 def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("It is nested too deeply.") from None
     if not isinstance(value, dict):
         raise ValueError("One JSON object is needed.")
     return value
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON.")
 
 
 def _until(question: str, read: Callable[[str], Any]) -> Any:
@@ -208,6 +215,8 @@ def _until(question: str, read: Callable[[str], Any]) -> Any:
         if not line:
             raise EOFError
         try:
+            if any("\ud800" <= character <= "\udfff" for character in line):
+                raise ValueError("What was typed is not readable as text.")
             return read(line.strip())
         except ValueError as error:
             sys.stderr.write(f"{safe_line(str(error))}\n")

@@ -82,6 +82,7 @@ async def test_a_question_is_dismissed_under_a_name(waiting: StandIn) -> None:
     ("arguments", "said"),
     [
         (("--decision", "{"), "no JSON object"),
+        (("--decision", '{"form_values": {"a": NaN}}'), "no JSON object"),
         (("--decision", "{}"), "exactly one of"),
         (("--decision", '{"dismiss": true, "form_values": {}}'), "exactly one of"),
         (("--decision", '{"dismiss": true}', "--dismiss"), "two decisions"),
@@ -116,7 +117,7 @@ async def test_a_refused_decision_names_every_problem(waiting: StandIn) -> None:
 async def typed(mesh: StandIn, lines: str) -> tuple[int, str]:
     """The command on a terminal where somebody types; how it ended and what was shown."""
     ours, theirs = pty.openpty()
-    os.write(ours, lines.encode())
+    os.write(ours, lines.encode("utf-8", "surrogateescape"))
     process = await asyncio.create_subprocess_exec(
         *COMMAND, "runs", "resume", "run_1", cwd=ROOT, env=environment({"HARNESS_URL": mesh.url, "NO_COLOR": "1"}),
         stdin=theirs, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -142,6 +143,17 @@ async def test_on_a_terminal_every_field_is_asked_for_until_it_fits(waiting: Sta
         "Answer yes or no.",
         "Choose one of: s, m.",
     ):
+        assert said in shown
+
+
+async def test_what_no_decision_can_hold_is_asked_for_again(waiting: StandIn) -> None:
+    waiting.interrupt = asked([], CALLS)
+    typed_in = ["e", '{"to": NaN}', "[" * 3_000, '{"to": "b"}', "r", "\udcff", "no"]
+    code, shown = await typed(waiting, "".join(f"{line}\n" for line in typed_in))
+    assert code == 0, shown
+    first, second = sent(waiting)["tool_decisions"]["decisions"]
+    assert (first["edit"], second["reject"]) == ({"to": "b"}, "no")
+    for said in ("NaN is no number of JSON.", "It is nested too deeply.", "What was typed is not readable as text."):
         assert said in shown
 
 
