@@ -5,6 +5,10 @@ class Broken(Exception):
     """The target broke the rule of the case; the text says what was seen and what should have been."""
 
 
+class Refused(Broken):
+    """A call that had to succeed was refused, in whatever form."""
+
+
 class CannotExpressError(Exception):
     """The driver has no words for a step of the scenario: the case says nothing of the target."""
 

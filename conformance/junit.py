@@ -5,13 +5,14 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from conformance.capability_keys import SECTIONS
+from conformance.plain import plain_text
 
 
 def junit_xml(document: Mapping[str, Any]) -> bytes:
     """The XML of an evidence document. What is not applicable or not verified counts as skipped, with its reason."""
     totals = document["totals"]
     adapter = document["adapter"]
-    root = ET.Element("testsuites", name=f"{adapter['harness_id']} {adapter['adapter_version']}")
+    root = ET.Element("testsuites", name=plain_text(f"{adapter['harness_id']} {adapter['adapter_version']}"))
     _counts(root, document["cases"], document["seconds"])
     for number in document["sections"]:
         mine = [case for case in document["cases"] if case["section"] == number]
@@ -36,13 +37,8 @@ def _counts(element: ET.Element, cases: list[Any], seconds: float) -> None:
 def _case(suite: ET.Element, case: Mapping[str, Any]) -> None:
     made = ET.SubElement(suite, "testcase", classname=case["rule"], name=f"{case['id']}: {case['title']}")
     made.set("time", f"{case['seconds']:.3f}")
-    reason = _xml_safe(case["reason"])
+    reason = plain_text(case["reason"])
     if case["result"] == "failed":
         ET.SubElement(made, "failure", message=reason)
     elif case["result"] != "passed":
         ET.SubElement(made, "skipped", message=f"{case['result'].replace('_', ' ')}: {reason}")
-
-
-def _xml_safe(text: str) -> str:
-    # XML 1.0 has no way to write most control characters.
-    return "".join(letter if letter >= " " or letter in "\t\n" else "\ufffd" for letter in text)

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from conformance.drivers.driver import Driver
-from conformance.failure import NotApplicableError
+from conformance.failure import Broken, NotApplicableError
 from conformance.plane.binding import Binding, Setting
 from conformance.plane.target import Target
 from conformance.scenario import Steps
@@ -28,6 +28,8 @@ class Kit:
     replica: Target | None
     # The one binding of a worker; None: every case has its own.
     shared: Binding | None
+    # The bindings of all workers that take part, `shared` among them.
+    workers: list[Binding] = field(default_factory=list[Binding])
     figures: dict[str, int | float | str] = field(default_factory=dict[str, "int | float | str"])
     made: list[Binding] = field(default_factory=list[Binding])
 
@@ -85,10 +87,16 @@ class Kit:
         return await self.target.ask("GetReadiness", call)
 
     async def release(self) -> None:
-        """Cleans up every runtime that the case made, under its last generation."""
+        """Cleans up every runtime that the case made, under its last generation. Raises the first Broken once all were tried."""
+        faults: list[Broken] = []
         for binding in self.made:
             if binding.incarnation:
-                await binding.cleanup()
+                try:
+                    await binding.cleanup()
+                except Broken as fault:
+                    faults.append(fault)
+        if faults:
+            raise faults[0]
 
     async def until(self, condition: Callable[[], Awaitable[bool]], seconds: float) -> bool:
         """Whether the condition held within `seconds`: for what nothing on the wire signals."""

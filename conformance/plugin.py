@@ -70,12 +70,7 @@ class Session:
     def run(self, case: Case) -> CaseResult:
         """What comes of one case."""
 
-        async def one() -> CaseResult:
-            if case.id != "R1.15/bind":
-                await self._certifier.bind()
-            return await self._certifier.run(case)
-
-        return asyncio.run_coroutine_threadsafe(one(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._certifier.run(case), self._loop).result()
 
     def close(self) -> None:
         """Ends it all."""

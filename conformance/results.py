@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from conformance.capability_keys import CAPABILITY_KEYS, SECTIONS
 from conformance.cases.registry import Case
 from conformance.kit import is_claimed
+from conformance.plain import plain_text
 from conformance.rules import RULES, Rule
 from harness.adapter.v1 import descriptor_pb2
 
@@ -97,7 +98,7 @@ def _capability(
     ids = tuple(result.rule.id for result in about if result.result in (PASSED, FAILED))
     if not is_claimed(descriptor, key):
         explanation = descriptor.capabilities[key].explanation if key in descriptor.capabilities else "Not stated."
-        return CapabilityResult(key, claimed, NOT_APPLICABLE, explanation[:400], ())
+        return CapabilityResult(key, claimed, NOT_APPLICABLE, plain_text(explanation[:400]), ())
     broken = next((result for result in about if result.result == FAILED), None)
     if broken is not None:
         return CapabilityResult(key, claimed, FAILED, f"{broken.rule.id}: {broken.reason}", ids)

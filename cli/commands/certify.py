@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,7 @@ from cli.execute import finish
 from cli.output import Output
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping
 
     from conformance.certification import Options
@@ -31,7 +34,14 @@ _CODES = {"certified": ExitCode.OK, "partial": ExitCode.PARTIAL}
 
 
 def certify(
-    target: Annotated[str, typer.Option("--target", metavar="ADDRESS", help="The endpoint: unix:/path or host:port.")],
+    target: Annotated[
+        list[str],
+        typer.Option(
+            "--target",
+            metavar="ADDRESS",
+            help="The endpoint: unix:/path or host:port. Several workers work side by side.",
+        ),
+    ],
     placement: Annotated[
         str, typer.Option("--placement", metavar="adapter|worker", help="What the endpoint is.")
     ] = "adapter",
@@ -66,8 +76,15 @@ def certify(
 
     if placement not in ("adapter", "worker"):
         raise usage_error(f"--placement: {placement!r} is neither adapter nor worker.")
+    if len(target) > 1 and placement == "adapter":
+        raise usage_error(
+            "--target: several are for workers; another replica of an adapter host is given with --replica."
+        )
+    if report is not None:
+        _prepare(report)
     options = Options(
-        target=target,
+        target=target[0],
+        beside=tuple(target[1:]),
         placement=placement,
         sections=tuple(sorted(set(section))) if section else tuple(SECTIONS),
         driver=driver,
@@ -95,6 +112,8 @@ async def _certify(options: Options, report: Path | None, output: Output) -> int
     from conformance.certification import certify as run
     from conformance.failure import TargetError
 
+    stop = _told_to_stop(output)
+
     def tell(result: CaseResult) -> None:
         line = f"{_MARKS[result.result]}  {result.case.id:<32} {result.seconds:7.2f} s  {result.case.title}"
         output.note(line, _STYLES[result.result])
@@ -103,32 +122,74 @@ async def _certify(options: Options, report: Path | None, output: Output) -> int
 
     output.note(f"Certifying {options.target} as {options.placement}, steered by the driver {options.driver}.")
     try:
-        made = await run(options, tell)
+        made = await run(options, tell, stop)
     except TargetError as error:
         code = ExitCode.UNREACHABLE if error.unreachable else ExitCode.USAGE
         raise CommandError(str(error), code, "unreachable" if error.unreachable else "usage", error.hint) from None
-    if report is not None:
-        _write(report, made.document)
     if output.as_json:
         output.document(made.document)
     else:
-        _show(made.document, output, report)
+        _show(made.document, output)
+    # After it was shown: what cannot be written is not lost.
+    if report is not None:
+        _write(report, made.document)
+        output.note(f"Written to {report}: certification.json, junit.xml.")
+    if made.interrupted:
+        return int(ExitCode.INTERRUPTED)
     return int(_CODES.get(made.verdict, ExitCode.FAILED))
+
+
+def _told_to_stop(output: Output) -> asyncio.Event:
+    """Set by the first Ctrl-C or SIGTERM: what runs is cleaned up and told. The second ends the command at once."""
+    import asyncio
+    import signal
+
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def told() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        stop.set()
+        output.note("Interrupted: cleaning up. Once more ends it at once.")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told)
+    return stop
+
+
+def _prepare(folder: Path) -> None:
+    """Finds out before the certification, not after it, that its report cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise usage_error(f"--report: {folder} cannot be written: {error}") from None
 
 
 def _write(folder: Path, document: Mapping[str, Any]) -> None:
     from conformance.junit import junit_xml
 
+    text = json.dumps(document, indent=2, ensure_ascii=False)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(document, indent=2, ensure_ascii=False)
-        (folder / "certification.json").write_text(f"{text}\n", encoding="utf-8")
-        (folder / "junit.xml").write_bytes(junit_xml(document))
+        for name, content in (("certification.json", f"{text}\n".encode()), ("junit.xml", junit_xml(document))):
+            # Whole or not at all: half a report is no evidence.
+            half = folder / f".{name}.{os.getpid()}"
+            try:
+                half.write_bytes(content)
+                half.replace(folder / name)
+            finally:
+                half.unlink(missing_ok=True)
     except OSError as error:
-        raise usage_error(f"--report: {folder} cannot be written: {error}") from None
+        raise CommandError(
+            f"--report: {folder} cannot be written: {error}",
+            ExitCode.FAILED,
+            "report_not_written",
+            "See above for what came of it.",
+        ) from None
 
 
-def _show(document: Mapping[str, Any], output: Output, report: Path | None) -> None:
+def _show(document: Mapping[str, Any], output: Output) -> None:
     from conformance.capability_keys import SECTIONS
 
     output.note("")
@@ -155,5 +216,3 @@ def _show(document: Mapping[str, Any], output: Output, report: Path | None) -> N
     )
     told = ", ".join(f"{count} {result.replace('_', ' ')}" for result, count in totals.items())
     output.say(f"{told}; {document['seconds']:.1f} s; evidence {document['evidence_id']}")
-    if report is not None:
-        output.note(f"Written to {report}: certification.json, junit.xml.")

@@ -10,8 +10,9 @@ from google.protobuf import json_format
 from conformance.capability_keys import CAPABILITY_KEYS
 from conformance.cases.registry import AFTER, FIRST, LAST, case
 from conformance.evidence import canonical
-from conformance.failure import Broken, NotApplicableError, expect
+from conformance.failure import Broken, NotApplicableError, Refused, expect
 from conformance.kit import Kit, plain
+from conformance.plane.binding import Binding
 from conformance.plane.run import TERMINALS, kind, kinds, text_of
 from conformance.scenario import AskForm, FormField, Hang, Say
 from harness.adapter.v1 import adapter_service_pb2
@@ -34,6 +35,15 @@ async def r1_1_descriptor(kit: Kit) -> None:
     kit.figures["descriptor_bytes"] = size
     expect(size <= 256 * KIB, f"The descriptor has {size} bytes; 256 KiB are allowed.")
     expect(1 in first.descriptor.contract_versions, "The descriptor does not list contract version 1.")
+
+
+@case("R1.1", "the descriptor and the incarnation are still what they were", when=AFTER)
+async def r1_1_still(kit: Kit) -> None:
+    now = await kit.describe()
+    expect(now.descriptor == kit.descriptor, "The descriptor is another than at the beginning of the certification.")
+    expect(
+        now.incarnation == kit.setting.incarnation, "The process is another than at the beginning of the certification."
+    )
 
 
 @case("R1.2", "claims use the contract's keys")
@@ -109,8 +119,8 @@ async def r1_5_initialize(kit: Kit) -> None:
         try:
             response = await kit.target.ask("Initialize", binding.initialize_call())
             answers.append(f"initialized = {str(response.initialized).lower()}")
-        except Broken as broken:
-            answers.append(str(broken))
+        except Refused as refused:
+            answers.append(str(refused))
     expect(len(set(answers[1:])) == 1, f"Repeated Initialize answered differently: {answers[1:]}.")
     if answers[0].startswith("initialized"):
         # A worker's runtime may have been initialised by a turn before.
@@ -326,10 +336,15 @@ async def r1_15_bind(kit: Kit) -> None:
 
 @case("R1.16", "Shutdown ends the worker", when=LAST)
 async def r1_16_shutdown(kit: Kit) -> None:
-    shared = kit.shared
-    if shared is None:
+    if not kit.workers:
         raise Broken("There is no worker to shut down.")
-    target = kit.target
+    for worker in kit.workers:
+        await worker.bound()
+        await _shut_down(kit, worker)
+
+
+async def _shut_down(kit: Kit, shared: Binding) -> None:
+    target = shared.target
 
     def shutdown(**changes: Any) -> Any:
         request = worker_service_pb2.ShutdownRequest(fence=shared.fence(**changes))

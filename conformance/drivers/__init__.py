@@ -30,11 +30,14 @@ def _own(name: str) -> Driver:
         sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module_name), class_name, None)
-    except (ImportError, ValueError) as error:
-        raise TargetError(
-            f"The scenario driver {name} cannot be imported: {error}.", "Name it as module:Class."
-        ) from None
+    except Exception as error:  # noqa: BLE001 - an author's module may raise whatever it likes
+        told = f"The scenario driver {name} cannot be imported: {type(error).__name__}: {error}."
+        raise TargetError(told, "Name it as module:Class.") from None
     if not (isinstance(found, type) and issubclass(found, Driver)):
         hint = "A driver is a class that derives from conformance.drivers.driver.Driver."
         raise TargetError(f"There is no scenario driver {name}.", hint)
-    return found()
+    try:
+        return found()
+    except Exception as error:  # noqa: BLE001 - as above
+        told = f"The scenario driver {name} cannot be made: {type(error).__name__}: {error}."
+        raise TargetError(told, "It is made without arguments, and implements all of Driver.") from None

@@ -20,6 +20,8 @@ from harness.runtime.v1 import runtime_pb2, runtime_service_pb2
 from harness.worker.v1 import worker_service_pb2
 
 TURN_SECONDS = 300.0
+# Far beyond what making a runtime, or a look at it, needs.
+CREATE_SECONDS = 60.0
 RESTART_SECONDS = 60.0
 _numbers = itertools.count(1)
 
@@ -36,6 +38,8 @@ class Setting:
     placement: "placement_pb2.Placement.ValueType"
     profile_settings: dict[str, Any]
     options: dict[str, Any]
+    # Of the target's process when the certification began; empty: it was not asked.
+    incarnation: str = ""
 
 
 @dataclass
@@ -110,6 +114,11 @@ class Binding:
         self.incarnation = response.incarnation
         return True if self.setting.worker else response.created
 
+    async def bound(self) -> None:
+        """Binds the worker, unless it is bound by us."""
+        if not self.incarnation:
+            await self.create()
+
     def create_call(self, fence: fence_pb2.Fence, harness_id: str = "", context: Any = None) -> Any:
         """The call of CreateRuntime or Bind."""
         context = self.context() if context is None else context
@@ -117,14 +126,14 @@ class Binding:
             request = worker_service_pb2.BindRequest(
                 fence=fence, harness_id=harness_id or self.setting.descriptor.harness_id, context=context
             )
-            return self.target.worker.Bind(request, metadata=self.target.metadata)
+            return self.target.worker.Bind(request, timeout=CREATE_SECONDS, metadata=self.target.metadata)
         created = adapter_service_pb2.CreateRuntimeRequest(fence=fence, context=context)
-        return self.target.adapter.CreateRuntime(created, metadata=self.target.metadata)
+        return self.target.adapter.CreateRuntime(created, timeout=CREATE_SECONDS, metadata=self.target.metadata)
 
     def initialize_call(self, fence: fence_pb2.Fence | None = None) -> Any:
         """The call of Initialize."""
         request = runtime_service_pb2.InitializeRequest(fence=fence or self.fence())
-        return self.target.runtime.Initialize(request, metadata=self.target.metadata)
+        return self.target.runtime.Initialize(request, timeout=CREATE_SECONDS, metadata=self.target.metadata)
 
     async def restart(self) -> None:
         """Releases the provider's clients."""
@@ -150,7 +159,7 @@ class Binding:
     async def pending(self) -> runtime_pb2.PendingInterrupt | None:
         """The pause that the runtime knows of."""
         request = runtime_service_pb2.GetPendingInterruptRequest(fence=self.fence())
-        call = self.target.runtime.GetPendingInterrupt(request, metadata=self.target.metadata)
+        call = self.target.runtime.GetPendingInterrupt(request, timeout=CREATE_SECONDS, metadata=self.target.metadata)
         response = await self.target.ask("GetPendingInterrupt", call)
         return response.interrupt if response.HasField("interrupt") else None
 

@@ -11,7 +11,7 @@ from google.protobuf import duration_pb2
 from conformance.failure import Broken
 from conformance.plane.grants import Grant
 from conformance.plane.refusals import Refusal
-from conformance.plane.target import Target
+from conformance.plane.target import Garbled, Target
 from conformance.plane.thread import CommitFault
 from harness.common.v1 import fence_pb2
 from harness.event.v1 import event_pb2, payload_pb2
@@ -26,6 +26,9 @@ CLIENT = payload_pb2.CANCEL_REASON_CLIENT_REQUEST
 _EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 - it is there and has no type
 # Seconds that a call without a stream may take; far beyond what any needs.
 CALL_SECONDS = 60.0
+# What one stream may bring before the kit stops reading (I35); no case asks for a tenth of it.
+MAX_DRAFTS = 100_000
+MAX_STREAM_BYTES = 64 * 1024 * 1024
 
 
 def kind(draft: Draft) -> str:
@@ -49,6 +52,8 @@ class Stream:
     after: int | None
     batches: list[tuple[int, list[Draft]]] = field(default_factory=list[tuple[int, list[Draft]]])
     responses: int = 0
+    count: int = 0
+    size: int = 0
     ended: bool = False
     refusal: Refusal | None = None
 
@@ -75,17 +80,29 @@ class Stream:
         if response is _EOF:
             self.ended = True
             return None
+        if isinstance(response, Garbled):
+            self.leave()
+            raise Broken(f"A response of {self.method} is no message of its type.")
         self.responses += 1
         drafts = list(response.batch.drafts)
+        self._bounded(len(drafts), response.ByteSize())
         if drafts:
             self.batches.append((response.batch.first_offset, drafts))
         return drafts
 
+    def _bounded(self, drafts: int, size: int) -> None:
+        self.count += drafts
+        self.size += size
+        if max(self.count, self.responses) > MAX_DRAFTS or self.size > MAX_STREAM_BYTES:
+            self.leave()
+            told = f"{self.count} drafts, {self.responses} responses and {self.size} bytes"
+            raise Broken(f"{self.method}: the stream does not end: {told} came, far more than was asked for.")
+
     async def read_until(self, count: int) -> list[Draft]:
         """Reads until at least `count` drafts came. Raises Broken if the stream ends before."""
-        while len(self.drafts) < count:
+        while self.count < count:
             if await self.read() is None:
-                raise Broken(f"{self.method}: the stream ended after {len(self.drafts)} drafts: {self.how_ended()}.")
+                raise Broken(f"{self.method}: the stream ended after {self.count} drafts: {self.how_ended()}.")
         return self.drafts
 
     def how_ended(self) -> str:

@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from conformance.failure import Broken
+from conformance.failure import Broken, Refused
 from conformance.plane.canary import Canaries
 from conformance.plane.refusals import Refusal, read_refusal
 from harness.adapter.v1 import adapter_service_pb2_grpc
@@ -25,12 +25,14 @@ OPTIONS = [
 class Target:
     """Calls go through the generated stubs; every answer is searched for planted secrets before it is parsed."""
 
-    def __init__(self, address: str, canaries: Canaries, token: str = "") -> None:
+    def __init__(
+        self, address: str, canaries: Canaries, token: str = "", refusals: list[Refusal] | None = None
+    ) -> None:
         self.address = address
         self.canaries = canaries
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        # Every refusal that was seen, for the rule on their form.
-        self.refusals: list[Refusal] = []
+        # Every refusal that was seen, for the rule on their form; one list for all targets of a certification.
+        self.refusals: list[Refusal] = [] if refusals is None else refusals
         self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         watched: Any = _WatchedChannel(self._channel, canaries)
         self.adapter = adapter_service_pb2_grpc.AdapterServiceStub(watched)
@@ -52,12 +54,15 @@ class Target:
         return refusal
 
     async def ask(self, method: str, call: Awaitable[Any]) -> Any:
-        """The answer of a call that must succeed. Raises Broken otherwise."""
+        """The answer of a call that must succeed. Raises Refused, or Broken where it is garbled."""
         try:
-            return await call
+            answer = await call
         except grpc.aio.AioRpcError as error:
             refusal = self.note(error, method)
-            raise Broken(f"{method} was refused: {refusal}: {refusal.message[:200]}") from None
+            raise Refused(f"{method} was refused: {refusal}: {refusal.message[:200]}") from None
+        if isinstance(answer, Garbled):
+            raise Broken(f"A response of {method} is no message of its type.")
+        return answer
 
     async def refused(self, method: str, call: Awaitable[Any]) -> Refusal:
         """How a call was refused that must be. Raises Broken if it was not."""
@@ -74,6 +79,10 @@ class Target:
             wanted = f"{code} {reason!r}" if reason else code
             raise Broken(f"{method} was refused with {refusal}, it should have been with {wanted}.")
         return refusal
+
+
+class Garbled:
+    """In the place of a response that is no message of its type. (What a deserialiser raises, the library writes to its log and loses.)"""
 
 
 class _WatchedChannel:
@@ -109,6 +118,6 @@ class _WatchedChannel:
             try:
                 return parse(data)
             except DecodeError:
-                raise Broken(f"A response of {name} is no message of its type.") from None
+                return Garbled()
 
         return read

@@ -71,6 +71,21 @@ async def test_the_reference_worker_is_certified_and_shut_down(start):
     assert await worker.wait() == 0
 
 
+async def test_several_workers_share_the_cases_and_are_all_shut_down(start):
+    workers = [await start("--worker") for _ in range(3)]
+    first, *others = [each.address for each in workers]
+    busy: set[str] = set()
+    async with hosted() as adapter:
+        for beside, said in (([first], "given twice"), ([adapter], "no worker")):
+            with pytest.raises(TargetError, match=said):
+                await run(Options(first, WORKER, descriptor=adapter, beside=tuple(beside)), print)
+        options = Options(first, WORKER, sections=(1, 2, 7), descriptor=adapter, beside=tuple(others))
+        made = await run(options, lambda result: busy.add(result.case.id))
+    assert made.verdict == "partial", [each for each in made.cases if each.result == "failed"]
+    assert busy == {each.case.id for each in made.cases}
+    assert [await each.wait() for each in workers] == [0, 0, 0]
+
+
 async def _says_the_same(turn):
     yield events.text("whatever you say")
     yield events.completed()

@@ -8,7 +8,6 @@ from unittest.mock import patch
 from google.protobuf import json_format
 
 from conformance.cases import CASES, Case
-from conformance.cases.registry import FIRST
 from conformance.certification import Certifier, Options
 from conformance.kit import Kit
 from conformance.results import FAILED, PASSED
@@ -46,9 +45,6 @@ async def judge(rules: Sequence[str], mutation: Mutation, *, worker: bool = Fals
             file.flush()
             options = Options(wire.address, placement, descriptor=file.name if worker else "")
             async with Certifier(options) as certifier:
-                if cases[0].when != FIRST:
-                    # Otherwise it is the case itself that binds the worker.
-                    await certifier.bind()
                 for case in cases:
                     with patch.object(Kit, "until", Kit.until if waits else _looked_at_twice):
                         result = await certifier.run(case)
