@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from conformance.capability_keys import CAPABILITY_KEYS, SECTIONS
+from conformance.capability_keys import CAPABILITY_KEYS, NOT_LOOKED_AT, SECTIONS
 from conformance.cases.registry import Case
 from conformance.kit import is_claimed
 from conformance.plain import plain_text
@@ -116,7 +116,9 @@ def _capability(
     if missing:
         return CapabilityResult(key, claimed, NOT_VERIFIED, f"Not looked at: {', '.join(missing)}.", ids)
     if not ids:
-        return CapabilityResult(key, claimed, NOT_VERIFIED, "Nothing of this kit looks at it.", ())
+        return CapabilityResult(
+            key, claimed, NOT_VERIFIED, NOT_LOOKED_AT.get(key, "Nothing of this kit looks at it."), ()
+        )
     return CapabilityResult(key, claimed, CERTIFIED, "", ids)
 
 

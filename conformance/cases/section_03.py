@@ -112,6 +112,8 @@ async def r3_4_rejection(kit: Kit) -> None:
     _, run = await _called(kit, (CallTool("c1", ECHO, GREETING), Say("after")), echo=Reject())
     completed = _completed(run.drafts, "c1")
     expect(completed.outcome == REJECTED, f"The broker's rejection was told as {_outcome(completed)}.")
+    told = completed.error.code if completed.HasField("error") else "rejected"
+    expect(told == "rejected", f"The broker's rejection was told with the code {told!r}.")
     expect(text_of(run.drafts) == "after", "The run did not go on after a call that was rejected.")
     run.expect_end("run_completed")
 

@@ -38,7 +38,9 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A policy refuses the call."""
+    """A person or a policy refuses the call, and says why."""
+
+    message: str = "A person refused the call."
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,11 @@ class ToolBrokerServicer(tool_broker_service_pb2_grpc.ToolBrokerServiceServicer)
                     await asyncio.Event().wait()
                 finally:
                     tools.given_up.set()
-            case _:
+            case Reject(message):
                 completed.outcome = payload_pb2.TOOL_OUTCOME_REJECTED
+                completed.error.code, completed.error.message = "rejected", message
+            case AskFirst():
+                raise AssertionError("a call that waits is answered before")
         tools.outcomes[call.tool_call_id] = completed
 
     async def _admit(self, method: str, fence: Any, context: Any) -> Tools:
@@ -204,7 +209,7 @@ def _decided(answer: AskFirst, decision: runtime_pb2.ToolDecision) -> Answer:
         case "edit":
             return answer.edited
         case _:
-            return Reject()
+            return Reject(decision.reject) if decision.reject else Reject()
 
 
 def _text(arguments: dict[str, Any]) -> str:

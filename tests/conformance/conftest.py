@@ -4,20 +4,18 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from adapters.reference.adapter import ReferenceAdapter
 from adapters.sdk.serve import serve_adapter, serve_worker
-from tests.adapters.processes import AdapterProcess
+from tests.support.adapters import folder, start
 
+__all__ = ["folder", "start"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -72,27 +70,3 @@ async def hosted(
             yield server.address
         finally:
             await server.stop(0)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    # Not tmp_path: a socket's path must be short.
-    path = Path(tempfile.mkdtemp(prefix="hc-"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-async def start(folder: Path) -> AsyncIterator:
-    """Starts the reference adapter; every process is gone after the test."""
-    processes: list[AdapterProcess] = []
-
-    async def start_one(*arguments: str, **settings) -> AdapterProcess:
-        process = AdapterProcess(folder, arguments=arguments, name=f"p{len(processes)}", **settings)
-        processes.append(process)
-        return await process.start()
-
-    yield start_one
-    for process in processes:
-        if process.process is not None:
-            await process.stop()

@@ -6,7 +6,7 @@ import pytest
 
 from adapters.sdk.capabilities import CAPABILITY_KEYS as KEYS_OF_THE_SDK
 from conformance import rule_page
-from conformance.capability_keys import CAPABILITY_KEYS, SECTIONS
+from conformance.capability_keys import CAPABILITY_KEYS, NOT_LOOKED_AT, SECTIONS
 from conformance.cases import CASES
 from conformance.cases.registry import case
 from conformance.rules import RULES
@@ -21,6 +21,12 @@ def test_the_keys_are_the_contracts():
 def test_every_rule_has_a_case_in_each_of_its_placements():
     looked_at = {(each.rule.id, placement) for each in CASES for placement in each.placements}
     assert looked_at == {(rule.id, placement) for rule in RULES for placement in rule.placements}
+
+
+def test_a_key_has_a_rule_or_a_sentence_on_why_it_has_none():
+    about = {key for rule in RULES for key in rule.capabilities}
+    assert set(NOT_LOOKED_AT) == set(CAPABILITY_KEYS) - about
+    assert all(reason.endswith(".") for reason in NOT_LOOKED_AT.values())
 
 
 def test_rules_are_numbered_in_order_within_the_twelve_sections():
