@@ -345,3 +345,45 @@ async def test_i25_a_call_that_waits_starts_only_once_it_is_approved(adapter: Go
             assert resumed[2].payload.tool_completed.outcome == payload_pb2.TOOL_OUTCOME_SUCCESS
     assert [(request.tool_call_id, request.fence.run_id) for request in asked][1] == ("c1", "r2")
     assert set(broker.credentials) == {f"Bearer {TOKEN}"}
+
+
+async def test_the_log_has_types_and_places_and_nothing_of_what_passes_through(built: None, folder: Path):
+    canary = "canary-7f3a91"
+
+    def planted(where: str) -> str:
+        return f"{canary}-{where}"
+
+    steps = script(
+        {"text": planted("text")},
+        {"reasoning": planted("reasoning")},
+        {"tool": {"id": "c1", "name": "add", "arguments": {"numbers": planted("argument")}, "stream_arguments": True}},
+        {"tool_result": {"id": "p1", "name": "own", "arguments": {"q": planted("query")}, "result": planted("result")}},
+        {"warning": {"code": "odd", "message": planted("warning")}},
+        {"interrupt": {"form": [{"name": "city", "type": "string", "label": planted("label")}]}},
+    )
+    environment = {"HARNESS_LOG_LEVEL": "debug"}
+    adapter = GoAdapter(folder, environment=environment).start()
+    try:
+        async with brokered(add=[success(planted("outcome"))]) as broker:
+            settings = {**FAULTS, "key": planted("setting")}
+            tools = [tool("add")]
+            async with client_of(
+                adapter, profile_settings=settings, tools=tools, tool_address=broker.address
+            ) as client:
+                turn = await client.turn(steps, tool_token=planted("token"), system_prompt=planted("prompt"))
+                assert kinds(turn)[-1] == "run.interrupted"
+                for wrong in (
+                    {"raise": planted("exception")},
+                    {"fail": {"category": "internal", "message": planted("failure")}},
+                ):
+                    assert kinds(await client.turn(script(wrong)))[-1] == "run.failed"
+                illegal = {"emit": {"type": "tool.started", "data": {"tool_call_id": planted("!"), "tool_name": "x"}}}
+                assert kinds(await client.turn(script(illegal)))[-1] == "run.failed"
+                assert kinds(await client.turn(planted("message")))[-1] == "run.completed"
+                malformed = client.start(client.fence(9, planted("run id")), client.input("x"))
+                await refused(drained(malformed), "INVALID_ARGUMENT", "invalid_request")
+    finally:
+        assert adapter.stop() == 0
+    log = (folder / "go.log").read_text()
+    assert "run_failed" in log, log
+    assert canary not in log
