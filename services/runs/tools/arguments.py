@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, cast
 
 from google.protobuf import struct_pb2
 from referencing.exceptions import Unresolvable
 
-from services.common.errors import FieldIssue
+from services.common.errors import MAX_ISSUE_CHARACTERS, FieldIssue
 from services.common.json_schema import bounded_validator
 from services.runs import client_context
 
@@ -22,6 +22,8 @@ MAX_MATCHED_CHARACTERS: Final = 4_096
 """The longest text a `pattern` of a schema is applied to; a longer one does not match (I35)."""
 MAX_ISSUES: Final = 100
 MAX_PATH: Final = 200
+MAX_TOLD_BYTES: Final = 3_072
+"""Of the problems in a refusal to a runtime: it travels in trailers, and of those clients in other languages read no more than 8 KiB."""
 _DIGEST_BYTES: Final = 20
 _VALIDATOR: Final = bounded_validator(MAX_MATCHED_CHARACTERS)
 
@@ -44,6 +46,17 @@ def issues_of(schema: Mapping[str, Json], arguments: struct_pb2.Struct, path: st
     except Unresolvable:
         return [FieldIssue(path, "schema_unusable", "The tool's schema refers to something outside of it.")]
     return [_issue(error, path) for error in found]
+
+
+def told(issues: Sequence[FieldIssue]) -> list[FieldIssue]:
+    """As many of the problems as a runtime can be told at once, and how many more there are (I35)."""
+    left, kept = MAX_TOLD_BYTES, list[FieldIssue]()
+    for issue in issues:
+        left -= sum(len(part[:MAX_ISSUE_CHARACTERS].encode("utf-8", "replace")) for part in issue)
+        if kept and left < 0:
+            return [*kept, FieldIssue("arguments", "more", f"{len(issues) - len(kept)} more problems are not shown.")]
+        kept.append(issue)
+    return kept
 
 
 def plain(arguments: struct_pb2.Struct) -> dict[str, Json]:

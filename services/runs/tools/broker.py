@@ -153,7 +153,7 @@ class ToolBroker:
         """The call, if the agent may make it with these arguments now, and how many calls its run may make."""
         grant = grant_of(await self._grants(run), capability.tool_ids, tool_id)
         if issues := arguments.issues_of(approval.schema_of(grant), given):
-            raise invalid_request(issues, "The arguments do not fit the tool.")
+            raise invalid_request(arguments.told(issues), "The arguments do not fit the tool.")
         version = await self._catalog.version(run.agent_id or "", run.agent_version)
         plain = arguments.plain(given)
         call = Call(run, tool_call_id, tool_id, plain, arguments.digest_of(tool_id, plain), grant)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from google.protobuf import json_format, struct_pb2
 
+from harness.tool.v1 import tool_broker_service_pb2, tool_broker_service_pb2_grpc
 from services.common.errors import HarnessError, Reason
+from services.common.status import from_rpc_error
 from services.runs.tools import arguments
-from tests.runs.tools.stand import Stand
+from tests.runs.tools.stand import PATIENCE, Stand, fence_of
 
 CLOSED = {"type": "object", "properties": {"n": {"type": "number", "minimum": 1}}, "additionalProperties": False}
 
@@ -72,6 +76,33 @@ def test_the_same_arguments_have_the_same_digest_and_others_another() -> None:
     assert arguments.digest_of("t", plain) == arguments.digest_of("t", {"b": [True, None], "a": 1})
     assert arguments.digest_of("t", plain) != arguments.digest_of("u", plain)
     assert arguments.digest_of("t", plain) != arguments.digest_of("t", {**plain, "a": "1"})
+
+
+@pytest.mark.parametrize(
+    ("schema", "given"),
+    [
+        ({"additionalProperties": {"enum": ["é" * 100] * 50}}, {f"k{number}": 1 for number in range(250)}),
+        ({"required": [f"name{number}" * 8 for number in range(800)]}, {}),
+    ],
+)
+async def test_i35_a_refusal_with_many_problems_reaches_a_runtime_that_reads_short_headers(
+    stand: Stand, schema: dict[str, Any], given: dict[str, Any]
+) -> None:
+    run = await stand.run()
+    stand.grant(run, schema=schema)
+    request = tool_broker_service_pb2.InvokeToolRequest(
+        fence=fence_of(run), tool_call_id="call-1", tool_id="echo", arguments=struct(given)
+    )
+    options = [("grpc.max_metadata_size", 8_192), ("grpc.absolute_max_metadata_size", 8_192)]
+    async with grpc.aio.insecure_channel(f"unix:{stand.folder}/b1.sock", options=options) as channel:
+        call = tool_broker_service_pb2_grpc.ToolBrokerServiceStub(channel).InvokeTool
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(request, timeout=PATIENCE, metadata=[("authorization", f"Bearer {stand.token(run)}")])
+    error = from_rpc_error(refused.value)
+    assert error.reason is Reason.INVALID_REQUEST
+    assert error.details
+    if len(given) > len(error.details):
+        assert error.details[-1].message == f"{100 - len(error.details) + 1} more problems are not shown."
 
 
 async def test_i25_what_does_not_fit_reaches_nobody_and_says_where(stand: Stand) -> None:
