@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from google.protobuf import json_format, struct_pb2
 
 from adapters.sdk.cancellation import CancellationToken, Deadline
+from adapters.sdk.files import Files
 from adapters.sdk.health import Probe
 from adapters.sdk.session import BindingView, ProviderSessionManager
 from adapters.sdk.thread_state import ThreadState
@@ -89,6 +90,8 @@ class Turn:
     tools: Tools
     construction: RuntimeConstruction
     raw: runtime_pb2.TurnInput = field(repr=False)
+    # Reads the content of `files`.
+    files_access: Files = field(default_factory=lambda: Files(None))
 
     @property
     def client_context(self) -> dict[str, Any]:

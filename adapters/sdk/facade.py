@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 from adapters.sdk.cancellation import Deadline
 from adapters.sdk.errors import HarnessError
 from harness.common.v1 import fence_pb2
+from harness.files.v1 import file_service_pb2_grpc as files_grpc
 from harness.state.v1 import thread_state_service_pb2_grpc as state_grpc
 from harness.tool.v1 import tool_broker_service_pb2_grpc as tool_grpc
 
@@ -152,6 +153,10 @@ class FacadeChannels:
     def tools(self, address: str) -> "tool_grpc.ToolBrokerServiceStub":
         """The stub of the tool facade at `unix:/path` or `host:port`."""
         return self._stub(address, tool_grpc.ToolBrokerServiceStub)
+
+    def files(self, address: str) -> "files_grpc.FileServiceStub":
+        """The stub of the file facade at `unix:/path` or `host:port`."""
+        return self._stub(address, files_grpc.FileServiceStub)
 
     def _stub(self, address: str, make: Callable[[Any], S]) -> S:
         entry = self._channels.pop(address, None)

@@ -51,6 +51,7 @@ class AdapterClient:
     state_address: str = ""
     # The tool facade, and the tools of the agent.
     tool_address: str = ""
+    file_address: str = ""
     tools: Sequence[runtime_pb2.ToolDescriptor] = ()
     tool_policy: "blueprint_pb2.ApprovalPolicy.ValueType" = blueprint_pb2.APPROVAL_POLICY_SENSITIVE_ONLY
     persistence: "blueprint_pb2.ThreadPersistence.ValueType" = blueprint_pb2.THREAD_PERSISTENCE_DURABLE
@@ -109,6 +110,8 @@ class AdapterClient:
             context.facades.add(audience="state", address=self.state_address)
         if self.tool_address:
             context.facades.add(audience="tool", address=self.tool_address)
+        if self.file_address:
+            context.facades.add(audience="files", address=self.file_address)
         return context
 
     async def create(self) -> bool:
@@ -132,13 +135,14 @@ class AdapterClient:
         *,
         token: str = "",
         tool_token: str = "",
+        file_token: str = "",
         seconds: float = DEFAULT_TURN_SECONDS,
         **more: Any,
     ) -> runtime_pb2.TurnInput:
-        """A turn's input with a deadline `seconds` from now and, if given, tokens for the state and the tool facade."""
+        """A turn's input with a deadline `seconds` from now and, if given, tokens for the state, the tool and the file facade."""
         turn = runtime_pb2.TurnInput(message=message, **more)
         turn.deadline.FromMicroseconds(int((time.time() + seconds) * 1e6))
-        for audience, value in (("state", token), ("tool", tool_token)):
+        for audience, value in (("state", token), ("tool", tool_token), ("files", file_token)):
             if value:
                 turn.tokens.append(
                     capability_token_pb2.CapabilityToken(audience=audience, value=value, expires_at=turn.deadline)

@@ -12,6 +12,7 @@ from adapters.sdk.contract import HarnessRuntime, RuntimeConstruction, Turn
 from adapters.sdk.errors import DeadlineError, HarnessError, UnavailableError, classified
 from adapters.sdk.events import session_updated
 from adapters.sdk.facade import FacadeAccess, FacadeChannels
+from adapters.sdk.files import Files
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.hooks import RunHooks
@@ -182,6 +183,7 @@ class RuntimeSlot:
             ),
             construction=self.construction,
             raw=turn,
+            files_access=Files(self._access("files", self._channels.files, fence, turn, run)),
         )
 
     def _access(
