@@ -10,7 +10,9 @@ MAX_SUBJECT_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What one token opens: one audience (a facade service), one binding and epoch, one runtime generation, one run, these tools or this model endpoint."""
+    """What one token opens: one audience (a facade service), one binding and epoch, one runtime generation, one run, these tools,
+    this model endpoint or these files.
+    """
 
     audience: str
     binding_id: str
@@ -20,6 +22,8 @@ class Capability:
     tool_ids: tuple[str, ...] = ()
     model_endpoint: str = ""
     """Id of the operator's endpoint that a token of the audience `model` opens."""
+    file_ids: tuple[str, ...] = ()
+    """Ids of the files that a token of the audience `files` opens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,15 @@ class Caller:
             )
         return self.subject
 
-    def require_capability(self) -> Capability:
-        """The verified capability of a worker, or `unauthenticated`."""
+    def require_capability(self, audience: str = "") -> Capability:
+        """The verified capability of a worker, or `unauthenticated`. A listener with several facades takes tokens of each: there `audience` says which of
+        them is called.
+        """
         if self.capability is None:
             raise HarnessError(Reason.UNAUTHENTICATED, "This call needs a capability token.")
+        if audience and self.capability.audience != audience:
+            # I28: a token opens its own facade and no other.
+            raise HarnessError(Reason.UNAUTHENTICATED, "The capability token is not valid here.")
         return self.capability
 
 

@@ -29,6 +29,7 @@ ISSUER = "harness"
 ALGORITHM = "EdDSA"
 MAX_TOKEN_CHARACTERS = 16_384
 MAX_TOOL_IDS = 256
+MAX_FILE_IDS = 32
 CACHE_SIZE = 4_096
 _PEM_END = "-----END PUBLIC KEY-----"
 
@@ -59,6 +60,8 @@ class CapabilitySigner:
         """A token for this capability that ends with the run: `deadline_at` is the run's deadline, Unix seconds, and the latest expiry."""
         if len(capability.tool_ids) > MAX_TOOL_IDS:
             raise ValueError(f"a capability names at most {MAX_TOOL_IDS} tools, not {len(capability.tool_ids)}")
+        if len(capability.file_ids) > MAX_FILE_IDS:
+            raise ValueError(f"a capability names at most {MAX_FILE_IDS} files, not {len(capability.file_ids)}")
         claims: dict[str, Any] = {
             "iss": ISSUER,
             "aud": capability.audience,
@@ -72,21 +75,24 @@ class CapabilitySigner:
         }
         if capability.model_endpoint:
             claims["model_endpoint"] = capability.model_endpoint
+        if capability.file_ids:
+            claims["file_ids"] = list(capability.file_ids)
         return jwt.encode(claims, self._key, algorithm=ALGORITHM, headers={"kid": self._key_id})
 
 
 class CapabilityVerifier:
-    """Verifies tokens for one audience against one or several public keys (PEM), so that keys can rotate.
+    """Verifies tokens against one or several public keys (PEM), so that keys can rotate. It takes tokens of the named audiences, and the servicer of each
+    checks that it is called with one of its own (`Caller.require_capability`).
 
     A verified token is remembered (at most 4,096, least recently used first out); its expiry is checked on every call.
     """
 
-    def __init__(self, public_key_pems: Sequence[str], audience: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, public_key_pems: Sequence[str], *audiences: str, clock: Clock | None = None) -> None:
         if not public_key_pems:
             raise ValueError("a capability verifier needs at least one public key")
         keys = [_load_public_key(pem) for pem in public_key_pems]
         self._keys = {_key_id(key): key for key in keys}
-        self._audience = audience
+        self._audiences = audiences
         self._clock = clock or SystemClock()
         self._verified: OrderedDict[bytes, tuple[Capability, int]] = OrderedDict()
 
@@ -119,17 +125,20 @@ class CapabilityVerifier:
                 key,
                 # The algorithm is ours, never the header's: no "none", no HMAC over a public key.
                 algorithms=[ALGORITHM],
-                audience=self._audience,
                 issuer=ISSUER,
                 # Expiry is checked by verify(), on our clock and for remembered tokens too.
                 options={
                     "require": ["exp", "iat", "aud", "iss"],
                     "verify_exp": False,
                     "verify_iat": False,
-                    "strict_aud": True,
+                    # One text that is one of ours, compared here: a list of audiences is nothing we sign.
+                    "verify_aud": False,
                 },
             )
-            return _capability(claims)
+            capability, expires_at = _capability(claims)
+            if capability.audience not in self._audiences:
+                raise _refused()
+            return capability, expires_at
         except (jwt.PyJWTError, KeyError, TypeError, ValueError):
             raise _refused() from None
 
@@ -140,17 +149,15 @@ def split_keys(text: str) -> list[str]:
 
 
 def _capability(claims: dict[str, Any]) -> tuple[Capability, int]:
-    tool_ids: object = claims["tool_ids"]
-    if not isinstance(tool_ids, list) or not all(isinstance(item, str) for item in cast(list[object], tool_ids)):
-        raise ValueError("tool_ids")
     capability = Capability(
         audience=_text(claims["aud"]),
         binding_id=_text(claims["binding_id"]),
         epoch=_number(claims["epoch"]),
         runtime_generation=_number(claims["runtime_generation"]),
         run_id=_text(claims["run_id"]),
-        tool_ids=tuple(cast(list[str], tool_ids)),
+        tool_ids=_texts(claims["tool_ids"]),
         model_endpoint=_text(claims.get("model_endpoint", "")),
+        file_ids=_texts(claims.get("file_ids", [])),
     )
     return capability, _number(claims["exp"])
 
@@ -159,6 +166,12 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
     return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in cast(list[object], value)):
+        raise ValueError("not a list of texts")
+    return tuple(cast(list[str], value))
 
 
 def _number(value: object) -> int:
