@@ -4,11 +4,13 @@ import importlib
 import sys
 from pathlib import Path
 
+from conformance.drivers.agentcore import AgentCoreDriver
+from conformance.drivers.claude import ClaudeDriver
 from conformance.drivers.driver import Driver
 from conformance.drivers.reference import ReferenceDriver
 from conformance.failure import TargetError
 
-DRIVERS: dict[str, type[Driver]] = {"reference": ReferenceDriver}
+DRIVERS: dict[str, type[Driver]] = {"reference": ReferenceDriver, "agentcore": AgentCoreDriver, "claude": ClaudeDriver}
 
 
 def driver_named(name: str) -> Driver:

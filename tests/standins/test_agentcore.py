@@ -139,6 +139,14 @@ def test_inline_functions_go_on_with_their_results_and_with_nothing_else(client)
         _invoke(client, *results)
 
 
+def test_a_call_has_the_name_under_which_its_tool_is_offered(client):
+    function = {"inlineFunction": {"description": "Echoes.", "inputSchema": {"type": "object"}}}
+    tools = [{"type": "inline_function", "name": "kit-echo_1f", "config": function}]
+    script = _script({"tools": [{"id": "c1", "name": "kit.echo"}]})
+    starts = [data["start"] for kind, data in _events(client, script, tools=tools) if kind == "contentBlockStart"]
+    assert [start["toolUse"]["name"] for start in starts] == ["kit-echo_1f"]
+
+
 def test_overrides_are_told_and_requests_recorded(client, standin):
     overrides = {"maxTokens": 77, "systemPrompt": [{"text": "Be brief."}], "allowedTools": ["echo"]}
     assert json.loads(_text(_events(client, _script({"told": True}), **overrides))) == overrides

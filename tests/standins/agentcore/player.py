@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,7 +44,8 @@ class Player:
     async def _call(self, step: Step, rest: list[Step]) -> None:
         """Inline functions: the client makes the calls, and comes again with their results."""
         self._session.rest, self._session.asked = rest, tuple(call["id"] for call in step["tools"])
-        await self._send(self._speaker.calls(step["tools"], step.get("pieces", 1)))
+        calls = [{**call, "name": _offered(call["name"], self._told.get("tools", []))} for call in step["tools"]]
+        await self._send(self._speaker.calls(calls, step.get("pieces", 1)))
         await self._reply.end()
 
     async def _ends(self, step: Step) -> bool:
@@ -117,6 +119,17 @@ class Player:
                 waiting, size = [], 0
         if waiting:
             await self._reply.chunk(b"".join(waiting))
+
+
+def _offered(name: str, tools: list[dict[str, Any]]) -> str:
+    """The tool that a script means, by the name under which the request offers it: the service's names have no dots."""
+    plain = _plain(name)
+    offered = [tool.get("name", "") for tool in tools]
+    return next((each for each in offered if _plain(each).startswith(plain)), plain)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", name)
 
 
 class RuntimePlayer:

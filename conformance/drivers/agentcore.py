@@ -1,0 +1,93 @@
+"""Drives the AgentCore adapter against a stand-in of the service that plays the scripts in messages.
+
+The target's own errors and events come from the service's model, so some steps have no words here: a failure with a message or a rule of
+retrying of its own, a form, a subagent, and an event that the service does not have.
+"""
+
+import json
+import os
+from typing import Any
+
+from conformance.drivers.driver import Driver
+from conformance.failure import CannotExpressError
+from conformance.scenario import CallTool, CountUsage, Crash, Emit, FailWith, Hang, OwnTool, Say, Step, Steps, Think
+
+ENDPOINT_VARIABLE = "HARNESS_CERTIFY_AGENTCORE_ENDPOINT"
+"""Where the stand-in is: `http://127.0.0.1:PORT`."""
+REGION = "eu-central-1"
+HARNESS_ARN = f"arn:aws:bedrock-agentcore:{REGION}:123456789012:harness/certified-0123456789"
+
+_REFUSALS = {
+    "throttled": "ThrottlingException",
+    "unavailable": "InternalServerException",
+    "authorization": "AccessDeniedException",
+}
+"""Categories that an error of the service says by itself."""
+
+
+class AgentCoreDriver(Driver):
+    """Its message is a script of the stand-in; plain text is conversation."""
+
+    name = "agentcore"
+
+    def profile_settings(self, canary: str) -> dict[str, Any]:
+        """A managed harness at the stand-in. An unknown setting is refused, so the planted secret is the name of an endpoint nobody asks for."""
+        endpoint = os.environ.get(ENDPOINT_VARIABLE, "")
+        if not endpoint:
+            raise CannotExpressError(f"The driver `agentcore` needs {ENDPOINT_VARIABLE}: the address of a stand-in.")
+        return {"region": REGION, "endpoint_url": endpoint, "harness_arn": HARNESS_ARN, "kit_note": canary}
+
+    def message(self, *turns: Steps) -> str:
+        """One script: what a resume plays comes after the stop for the call that was asked about."""
+        return json.dumps({"script": [said for steps in turns for said in _script(steps)]})
+
+    def talk(self, said: str) -> str:
+        """Plain text is conversation."""
+        return said
+
+    def burst(self, count: int, size: int) -> str:
+        """One step of the stand-in."""
+        return json.dumps({"script": [{"burst": count, "size": size}]})
+
+    def decision_in(self, text: str) -> dict[str, Any]:
+        """Not asked: no step tells a decision."""
+        raise CannotExpressError("The service tells no decision of a person.")
+
+
+def _script(steps: Steps) -> list[dict[str, Any]]:
+    return [said for step in steps for said in _step(step)]
+
+
+def _step(step: Step) -> list[dict[str, Any]]:
+    match step:
+        case Say(text, pieces):
+            return [{"chunks": list(pieces)} if pieces else {"text": text}]
+        case Think(text):
+            return [{"reasoning": text}]
+        case CountUsage(read, written):
+            return [{"usage": {"inputTokens": read, "outputTokens": written}}]
+        case CallTool(call_id, tool_id, arguments, stream):
+            call = {"id": call_id, "name": tool_id, "arguments": arguments}
+            return [{"tools": [call], "pieces": 5 if stream else 1}]
+        case OwnTool(call_id, name, arguments, result, None):
+            return [{"own_tool": {"id": call_id, "name": name, "arguments": arguments, "result": result}}]
+        case FailWith(category, "The provider failed.", "", None, retry_after) if category in _REFUSALS:
+            refusal = {"refuse": _REFUSALS[category]}
+            return [refusal if retry_after is None else {**refusal, "retry_after": retry_after}]
+        case Crash(text):
+            return [{"exception": "notInTheModel", "message": text}]
+        case Hang():
+            return [{"hang": "stream"}]
+        case Emit("tool.completed", {"tool_call_id": str(call_id)}):
+            start = {"toolResult": {"toolUseId": call_id, "status": "success"}}
+            return [
+                {"event": "messageStart", "data": {"role": "user"}},
+                {"event": "contentBlockStart", "data": {"contentBlockIndex": 0, "start": start}},
+                {"event": "contentBlockStop", "data": {"contentBlockIndex": 0}},
+                {"event": "messageStop", "data": {"stopReason": "tool_result"}},
+            ]
+        case Emit("tool.started", {"tool_call_id": str(call_id), "tool_name": str(name)}):
+            own = {"id": call_id, "name": name, "arguments": {}, "result": "never told"}
+            return [{"own_tool": own}]
+        case _:
+            raise CannotExpressError(f"AgentCore has no words for {step}.")

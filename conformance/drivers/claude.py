@@ -1,0 +1,174 @@
+"""Drives the Claude Agent SDK by a model that plays scripts: a stand-in of the Messages API reads what to answer from the newest message of a person.
+
+The script is JSON behind a mark, a list of answers, one for each request since that message; a resume goes on with the next. Where the model is
+stands in `HARNESS_CLAUDE_BASE_URL`, and the file with its credential in `HARNESS_CLAUDE_CREDENTIAL_FILE`.
+"""
+
+import json
+import os
+from typing import Any
+
+from conformance.drivers.driver import Driver
+from conformance.failure import Broken, CannotExpressError
+from conformance.scenario import (
+    AskForm,
+    CallTool,
+    CountUsage,
+    Delegate,
+    FailWith,
+    FormField,
+    Hang,
+    Say,
+    Step,
+    Steps,
+    TellDecision,
+    Think,
+)
+
+MARK = "@messages-script "
+SUBAGENT = "helper"
+BASE_URL, CREDENTIAL_FILE = "HARNESS_CLAUDE_BASE_URL", "HARNESS_CLAUDE_CREDENTIAL_FILE"
+_STATUS = {"configuration": 400, "authentication": 401, "authorization": 403, "throttled": 429, "unavailable": 529}
+_DISMISSED = "The person dismissed the question"
+_DEFAULT = FailWith("")
+Answer = list[dict[str, Any]] | dict[str, Any]
+
+
+class ClaudeDriver(Driver):
+    """Its message carries what the model answers."""
+
+    name = "claude"
+
+    def profile_settings(self, canary: str) -> dict[str, Any]:
+        """The stand-in as the model. No setting is free for the canary, so it is the prompt of a subagent, which no script calls."""
+        settings: dict[str, Any] = {
+            "model": "claude-standin-1",
+            "max_retries": 0,
+            "subagents": {
+                SUBAGENT: {"description": "Helps.", "prompt": "Help."},
+                "silent": {"description": "Never called.", "prompt": canary},
+            },
+        }
+        if url := os.environ.get(BASE_URL):
+            settings["base_url"] = url
+        if path := os.environ.get(CREDENTIAL_FILE):
+            settings["credential_file"] = path
+        return settings
+
+    def options(self) -> dict[str, Any]:
+        """A form is a call of the tool that asks."""
+        return {"ask_person": True}
+
+    def message(self, *turns: Steps) -> str:
+        """The answers of all turns, one behind the other: the model does not know that a person decided in between."""
+        return _marked([answer for steps in turns for answer in _answers(steps)])
+
+    def talk(self, said: str) -> str:
+        """Plain text is conversation."""
+        return said
+
+    def burst(self, count: int, size: int) -> str:
+        """One block of so many deltas."""
+        return _marked([[{"burst": [count, size]}]])
+
+    def decision_in(self, text: str) -> dict[str, Any]:
+        """What the model was told of its calls since it spoke last, as JSON by call."""
+        try:
+            told: dict[str, str] = json.loads(text)
+            (said,) = told.values()
+            return {"dismiss": True} if said.startswith(_DISMISSED) else {"form": json.loads(said)}
+        except (ValueError, AttributeError):
+            raise Broken(f"The model was told no decision: {text[:120]!r}.") from None
+
+
+def _marked(answers: list[Answer]) -> str:
+    return MARK + json.dumps(answers)
+
+
+def _answers(steps: Steps) -> list[Answer]:
+    """The steps cut into answers: one ends with each call, and one that fails at once is none."""
+    made: list[Answer] = []
+    current: list[dict[str, Any]] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, FailWith) and not current:
+            made.append(_refusal(step))
+            return made
+        current.append(_step(step, number))
+        if isinstance(step, CallTool | AskForm | Delegate):
+            made.append(current)
+            current = []
+    if current:
+        made.append(current)
+    return made
+
+
+def _step(step: Step, number: int) -> dict[str, Any]:
+    match step:
+        case Say(text, pieces):
+            return {"text": list(pieces) if pieces else [text]}
+        case Think(text):
+            return {"thinking": text}
+        case CountUsage(read, written):
+            return {"usage": {"input_tokens": read, "output_tokens": written}}
+        case CallTool(call_id, tool_id, arguments, _):
+            return _call(call_id, f"mcp__harness__{tool_id.replace('.', '_')}", arguments)
+        case AskForm(fields, prompt):
+            form = {"prompt": prompt, "fields": [_field(each) for each in fields]}
+            return _call(f"ask-{number}", "mcp__harness__ask_person", form)
+        case TellDecision():
+            return {"results": True}
+        case Delegate(agent_id, inner):
+            return _delegate(agent_id, inner)
+        case FailWith():
+            _check_failure(step, ("unavailable",))
+            return {"error": {"type": "overloaded_error", "message": "Overloaded"}}
+        case Hang():
+            return {"hang": True}
+        case _:
+            raise CannotExpressError(_why_not(step))
+
+
+def _why_not(step: Step) -> str:
+    told = {
+        "OwnTool": "The provider runs no tools of a script's own: what they are called and answer is the program's.",
+        "AskApproval": "The provider asks about no calls of its own: calls wait where the tool broker says so.",
+        "Crash": "The model's provider cannot make the adapter raise what nobody classified.",
+        "Emit": "The model's provider speaks its own events, not the contract's.",
+    }
+    return told.get(type(step).__name__, f"The driver `claude` has no words for {step}.")
+
+
+def _call(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"tool_use": {"id": call_id, "name": name, "input": arguments}}
+
+
+def _delegate(agent_id: str, steps: Steps) -> dict[str, Any]:
+    if any(isinstance(step, Delegate) for step in steps):
+        raise CannotExpressError("A subagent of the program has no subagents.")
+    if any(isinstance(step, AskForm) for step in steps):
+        raise CannotExpressError("A subagent of the program cannot ask a person.")
+    # The subagent's own messages begin with its prompt, which carries its script. The harness names it by its call.
+    arguments = {"subagent_type": SUBAGENT, "description": "Help", "prompt": _marked(_answers(steps))}
+    return _call(agent_id, "Agent", arguments)
+
+
+def _refusal(step: FailWith) -> dict[str, Any]:
+    _check_failure(step, tuple(_STATUS))
+    return {"status": _STATUS[step.category]}
+
+
+def _check_failure(step: FailWith, categories: tuple[str, ...]) -> None:
+    if step.category not in categories:
+        raise CannotExpressError(f"The provider has no failure of the category {step.category} here.")
+    if (step.message, step.code, step.retryable, step.retry_after) != (_DEFAULT.message, "", None, None):
+        raise CannotExpressError("The provider's words are not told: the harness has sentences and codes of its own.")
+
+
+def _field(field: FormField) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "name": field.name,
+        "label": field.label or field.name,
+        "type": field.type,
+        "required": field.required,
+    }
+    return {**made, "options": list(field.options)} if field.options else made
