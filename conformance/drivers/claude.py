@@ -109,7 +109,9 @@ def _step(step: Step, number: int) -> dict[str, Any]:
         case Think(text):
             return {"thinking": text}
         case CountUsage(read, written):
-            return {"usage": {"input_tokens": read, "output_tokens": written}}
+            # And nothing else: the counts of a cache are not given.
+            unknown = {"cache_read_input_tokens": None, "cache_creation_input_tokens": None}
+            return {"usage": {"input_tokens": read, "output_tokens": written, **unknown}}
         case CallTool(call_id, tool_id, arguments, _):
             return _call(call_id, f"mcp__harness__{tool_id.replace('.', '_')}", arguments)
         case AskForm(fields, prompt):

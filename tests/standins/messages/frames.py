@@ -30,9 +30,9 @@ def opening(request: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
 
 
 def usage_of(steps: Sequence[Json]) -> dict[str, Any]:
-    """The counts of an answer."""
+    """The counts of an answer; one that is null in the script is not given at all."""
     given = next((step["usage"] for step in reversed(steps) if "usage" in step), {})
-    return {**USAGE, **given}
+    return {name: count for name, count in {**USAGE, **given}.items() if count is not None}
 
 
 def stop_reason(steps: Sequence[Json]) -> str:

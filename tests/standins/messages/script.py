@@ -56,7 +56,8 @@ def answer_to(request: Mapping[str, Any]) -> Answer:
         if script is not None:
             played = sum(later.get("role") == "assistant" for later in messages[place + 1 :])
             return script[played] if played < len(script) else [{"text": ["ok"]}]
-        if said:
+        if said and not _has_results(message):
+            # Beside results of calls the program says a word of its own when it goes on.
             break
     return [{"text": [_conversation(messages)]}]
 
@@ -84,6 +85,13 @@ def results(request: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def _has_results(message: Mapping[str, Any]) -> bool:
+    content = message["content"]
+    return isinstance(content, list) and any(
+        block.get("type") == "tool_result" for block in cast("list[Json]", content)
+    )
+
+
 def _result(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in cast("list[Json]", content))
@@ -91,7 +99,7 @@ def _result(content: object) -> str:
 
 
 def _script(text: str) -> list[Answer] | None:
-    at = text.rfind(MARK)
+    at = text.find(MARK)
     if at < 0:
         return None
     found: list[Answer]
