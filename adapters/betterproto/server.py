@@ -22,6 +22,7 @@ from grpclib.health.check import ServiceStatus
 from grpclib.health.service import Health
 from grpclib.server import Server, Stream
 
+from adapters.betterproto.constraints import check
 from adapters.betterproto.errors import Details, Refusal, full, invalid
 from adapters.betterproto.runtimes import Runtimes
 from adapters.betterproto.services import DEADLINE, Adapter, Runtime
@@ -36,13 +37,15 @@ class Codec(ProtoCodec):
     """Bounded, and honest about bytes that are no message."""
 
     def decode(self, data: bytes, message_type: Any) -> Any:
-        """The message. Raises Refusal."""
+        """The message, within the contract's constraints. Raises Refusal."""
         if len(data) > MAX_MESSAGE_BYTES:
             raise full(f"A message may have {MAX_MESSAGE_BYTES} bytes.")
         try:
-            return message_type.FromString(data)
+            message = message_type.FromString(data)
         except Exception:  # noqa: BLE001 - whatever the parser stumbled over, the bytes are no such message
             raise invalid("the message", "its bytes are none of the request's type") from None
+        check(message)
+        return message
 
 
 class Gate:

@@ -157,7 +157,7 @@ class Runtime(RuntimeServiceBase):
 
     async def cancel_run(self, message: CancelRunRequest) -> CancelRunResponse:
         """Stops a run, or keeps it from starting."""
-        fence, reason = fences.run_of(message.fence), fences.reason_of(message.reason)
+        fence, reason = fences.run_of(message.fence), message.reason
         grace = CANCEL_SECONDS if message.grace is None else max(0.0, message.grace.total_seconds())
         ended, side_effects = await self._runtimes.cancel(fence, reason, grace)
         return CancelRunResponse(already_ended=ended, side_effect_status=side_effects)

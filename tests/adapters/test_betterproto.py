@@ -22,6 +22,7 @@ from harness.common.v1 import blueprint_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.runtime.v1 import runtime_service_pb2 as pb2
+from tests.adapters.malformed import taken
 from tests.adapters.processes import AdapterProcess
 from tests.adapters.status import details, drained, refused
 
@@ -215,3 +216,12 @@ async def test_faults_are_the_operators_to_allow(process):
         assert "a secret" not in str(failed)
         assert text_of(await allowed.turn("hello")).endswith("Now you say: hello")
     assert "a secret" not in process.log.read_text()
+
+
+async def test_no_constraint_of_the_contracts_can_be_broken(process):
+    async with client_of(process) as client:
+        await client.create()
+        found, count = await taken(client)
+        assert not found
+        assert count > 250
+        await client.turn("hello")

@@ -24,6 +24,7 @@ from harness.common.v1 import blueprint_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.runtime.v1 import runtime_service_pb2 as pb2
+from tests.adapters.malformed import taken
 from tests.adapters.status import drained, refused
 from tests.adapters.tool_broker import TOKEN, brokered, success, tool, waits
 
@@ -387,3 +388,12 @@ async def test_the_log_has_types_and_places_and_nothing_of_what_passes_through(b
     log = (folder / "go.log").read_text()
     assert "run_failed" in log, log
     assert canary not in log
+
+
+async def test_no_constraint_of_the_contracts_can_be_broken(adapter: GoAdapter):
+    async with client_of(adapter) as client:
+        await client.create()
+        found, count = await taken(client)
+        assert not found
+        assert count > 250
+        await client.turn("hello")

@@ -25,6 +25,7 @@ from harness.common.v1 import blueprint_pb2, error_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.runtime.v1 import runtime_service_pb2 as pb2
+from tests.adapters.malformed import taken
 from tests.adapters.processes import AdapterProcess
 from tests.adapters.status import details, drained, refused
 from tests.sessions.processes import Client, Sessions, fence_of, token_of
@@ -430,3 +431,12 @@ async def test_i10_a_write_during_a_takeover_is_made_again_for_the_next_executor
         drafts = await client.follow(client.attach(fence, 1), fence)
         assert kinds(drafts) == ["run.completed"]
         assert len(drafts[0].pending_head.part_refs) == 2
+
+
+async def test_no_constraint_of_the_contracts_can_be_broken(process):
+    async with client_of(process) as client:
+        await client.create()
+        found, count = await taken(client)
+        assert not found
+        assert count > 250
+        await client.turn("hello")

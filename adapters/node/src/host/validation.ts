@@ -5,7 +5,8 @@ import { createValidator } from "@bufbuild/protovalidate";
 
 import type { FieldIssue } from "./refusal.js";
 
-const MAX_ISSUES = 100;
+// They travel in a trailer, and clients refuse a call whose trailers are over 8 KiB.
+const MAX_ISSUES = 16;
 const validator = createValidator();
 
 /** Every malformed field of `message`: the path, the rule, what it says, and none of the values. */
