@@ -12,6 +12,7 @@ from conformance.results import FAILED, PASSED
 from conformance.rules import RULES, RULES_BY_ID
 from tests.conformance.mutants.every import MUTANTS, WITHOUT
 from tests.conformance.mutants.judge import judge
+from tests.conformance.mutants.seen import seen
 from tests.conformance.mutants.table import PAGE, page
 from tests.conformance.mutants.wire import Mutation
 
@@ -19,6 +20,11 @@ from tests.conformance.mutants.wire import Mutation
 def test_every_rule_has_a_mutant_or_a_reason():
     assert set(MUTANTS) | set(WITHOUT) == set(RULES_BY_ID)
     assert not set(MUTANTS) & set(WITHOUT)
+
+
+def test_every_mutant_has_been_before_all_cases():
+    assert set(seen()) == set(MUTANTS), "run `python -m tests.conformance.mutants.seen` with the rules of new mutants"
+    assert all(set(others) <= set(RULES_BY_ID) - {rule_id} for rule_id, others in seen().items())
 
 
 def test_the_page_of_mutants_is_current():
