@@ -60,11 +60,11 @@ class Control:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def of_deployment(self, deployment: str) -> list[Found]:
-        """All harnesses whose name is one of the deployment's, with their tags."""
+    def of_deployment(self, deployment: str, known: Mapping[str, Mapping[str, str]]) -> list[Found]:
+        """All harnesses whose name is one of the deployment's, with their tags; those in `known`, by ARN, are not asked for again."""
         prefix = deployment_prefix(deployment)
         named = [each for each in self._summaries() if each["harnessName"].startswith(prefix)]
-        return [found for each in named if (found := self._with_tags(each)) is not None]
+        return [found for each in named if (found := self._with_tags(each, known.get(each["arn"]))) is not None]
 
     def named(self, name: str) -> Found | None:
         """One harness by its name."""
@@ -124,9 +124,9 @@ class Control:
             if not token:
                 return found
 
-    def _with_tags(self, summary: Mapping[str, Any]) -> Found | None:
+    def _with_tags(self, summary: Mapping[str, Any], known: Mapping[str, str] | None = None) -> Found | None:
         try:
-            tags = _asked(self._client.list_tags_for_resource, resourceArn=summary["arn"]).get("tags", {})
+            tags = known or _asked(self._client.list_tags_for_resource, resourceArn=summary["arn"]).get("tags", {})
         except ControlFault as fault:
             if fault.code == "ResourceNotFoundException":
                 return None

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from adapters.agentcore.provisioning.control import Control, ControlFault
 from adapters.agentcore.provisioning.plan import READY, Found, plan
-from adapters.agentcore.provisioning.wanted import DEPLOYMENT_TAG, Wanted
+from adapters.agentcore.provisioning.wanted import DEPLOYMENT_TAG, SPEC_TAG, Wanted
 
 MAX_CHANGES = 50
 """Changes of one round; the rest is left to the next (I35)."""
@@ -55,14 +55,18 @@ class Provisioner:
         self._opening = threading.Lock()
         self._round = asyncio.Lock()
         self._arns: dict[str, str] = {}
+        self._seen: list[Found] = []
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
     async def reconcile(self, wanted: Sequence[Wanted], *, complete: bool) -> Round:
         """One round. Errors: ControlFault when the harnesses cannot be listed; a change that fails is counted instead."""
         async with self._round:
-            found = await self._call(lambda control: control.of_deployment(self._deployment))
+            specs = {each.name: each.spec_digest for each in wanted}
+            # Only what may be left alone goes by tags that were read before: whatever is to be changed is asked for its tags anew.
+            known = {each.arn: each.tags for each in self._seen if each.tags.get(SPEC_TAG) == specs.get(each.name)}
+            found = await self._call(lambda control: control.of_deployment(self._deployment, known))
             steps = plan(self._deployment, wanted, found, complete=complete)
-            self._remember(found, {each.name for each in wanted})
+            self._remember(found, specs)
             changes: list[Change] = [("created", partial(_create, each)) for each in steps.create]
             changes += [("updated", partial(_update, *each)) for each in steps.update]
             changes += [("removed", partial(_remove, each)) for each in steps.remove]
@@ -151,9 +155,10 @@ class Provisioner:
             _log.warning("harnesses_not_changed", extra={"count": len(faults), "codes": sorted(set(faults))})
         return Round(**done, left=max(0, len(changes) - MAX_CHANGES), faults=tuple(faults))
 
-    def _remember(self, found: Sequence[Found], wanted: set[str]) -> None:
-        ours = [each for each in found if each.tags.get(DEPLOYMENT_TAG) == self._deployment and each.status == READY]
-        self._arns = {each.name: each.arn for each in ours if each.name in wanted}
+    def _remember(self, found: Sequence[Found], wanted: Mapping[str, str]) -> None:
+        ours = [each for each in found if each.tags.get(DEPLOYMENT_TAG) == self._deployment and each.name in wanted]
+        self._seen = ours
+        self._arns = {each.name: each.arn for each in ours if each.status == READY}
 
     async def _call(self, ask: Callable[[Control], T]) -> T:
         return await asyncio.to_thread(lambda: ask(self._opened()))

@@ -25,8 +25,9 @@ def standin(monkeypatch):
 
 @pytest.fixture
 async def replicas(standin):
-    """Two of them, as in two processes."""
-    made = [Provisioner("d", lambda: open_control(REGION, standin.url), pause=0) for _ in range(2)]
+    """Two of them, as in two processes; they share a client, which takes longer to make than a test to run."""
+    control = open_control(REGION, standin.url)
+    made = [Provisioner("d", lambda: control, pause=0) for _ in range(2)]
     yield made
     for each in made:
         await each.close()
@@ -66,6 +67,22 @@ async def test_harnesses_are_made_with_role_model_and_tags_and_then_left_alone(s
         assert (again.created, again.updated, again.removed) == (0, 0, 0)
         assert set(standin.control.calls) <= {"ListHarnesses", "ListTagsForResource"}
         _settle(standin)
+    # Tags that were read are not asked for again: a round of agents that stay costs pages of the listing alone.
+    standin.control.calls.clear()
+    await replicas[1].reconcile([one, two], complete=True)
+    assert standin.control.calls == ["ListHarnesses"]
+
+
+async def test_tags_are_read_anew_before_anything_is_changed(standin, replicas):
+    await replicas[0].reconcile([_wanted("one")], complete=True)
+    _settle(standin)
+    await replicas[0].reconcile([_wanted("one")], complete=True)
+    # Meanwhile somebody took it over.
+    _there(standin)[_wanted("one").name].tags[DEPLOYMENT_TAG] = "another"
+    for wanted in ([], [_wanted("one", role=OTHER_ROLE)]):
+        made = await replicas[0].reconcile(wanted, complete=True)
+        assert (made.updated, made.removed) == (0, 0)
+    assert len(standin.control.harnesses) == 1
 
 
 async def test_a_changed_spec_is_an_update_and_is_made_again_if_its_tag_was_lost(standin, replicas):
