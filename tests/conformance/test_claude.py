@@ -6,6 +6,8 @@ runtime do is the same code in both.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from conformance.certification import Options, certify
@@ -17,6 +19,7 @@ from tests.support.adapters import folder
 __all__ = ["folder"]
 # About 120 turns, each a program of its own.
 pytestmark = pytest.mark.timeout(900)
+LIVE = "HARNESS_CLAUDE_LIVE_KEY_FILE"
 # What no model can be made to do to the adapter, or the program does not do; see the driver.
 NOT_VERIFIED = {
     "R2.3/late-events",
@@ -59,3 +62,20 @@ async def test_every_rule_that_a_model_can_show_is_kept(folder, monkeypatch):
     # Rules without a capability are among those that no model shows, so the kit does not say `certified`.
     assert made.verdict == ("failed" if failed else "incomplete")
     assert credentials == {"key-of-this-certification"}
+
+
+@pytest.mark.skipif(
+    LIVE not in os.environ, reason=f"asks the real service and costs money: set {LIVE} to a file with a key"
+)
+async def test_the_real_service_is_understood(folder, monkeypatch):
+    monkeypatch.setenv(CREDENTIAL_FILE, os.environ[LIVE])
+    host = AdapterProcess(folder, module="adapters.claude_agent_sdk", environment={"ANTHROPIC_API_KEY_FILE": "-"})
+    await host.start()
+    try:
+        options = Options(host.address, driver="tests.conformance.live_claude:LiveDriver", sections=(5,))
+        made = await certify(options, lambda _: None)
+    finally:
+        await host.stop()
+    assert {result.case.id: result.reason for result in made.cases if result.result == "failed"} == {}
+    known = {result.case.id for result in made.cases if result.result == "passed"}
+    assert {"R5.1/multi-turn", "R5.2/pending-head", "R5.7/lost-runtime"} <= known

@@ -72,7 +72,7 @@ class MessagesServer:
             while (request := await _request(reader, number)) is not None:
                 if len(self.seen) < MAX_KEPT:
                     self.seen.append(request)
-                await self._answer(request, writer)
+                await self._answer(request, reader, writer)
         except _CutError:
             writer.transport.abort()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
@@ -88,7 +88,7 @@ class MessagesServer:
             task.cancel()
         await asyncio.gather(*open_now)
 
-    async def _answer(self, request: Seen, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, request: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = request.path
         if request.method in ("HEAD", "GET"):
             return await _document(writer, 200, {}, bodiless=request.method == "HEAD")
@@ -99,9 +99,9 @@ class MessagesServer:
         answer = self.queue.pop(0) if self.queue else answer_to(request.body)
         self.came.set()
         if isinstance(answer, dict):
-            return await _no_answer(writer, answer)
+            return await _no_answer(reader, writer, answer)
         if request.body.get("stream"):
-            return await _stream(writer, answer, request.body)
+            return await _stream(reader, writer, answer, request.body)
         return await _document(writer, 200, frames.document(answer, request.body))
 
 
@@ -139,7 +139,9 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> byt
 # --- answers ---
 
 
-async def _stream(writer: asyncio.StreamWriter, steps: Sequence[Json], request: Json) -> None:
+async def _stream(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, steps: Sequence[Json], request: Json
+) -> None:
     writer.write(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
         b"request-id: req_standin\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -152,13 +154,13 @@ async def _stream(writer: asyncio.StreamWriter, steps: Sequence[Json], request: 
             for event in frames.block_frames(step, index, request):
                 await _send(writer, event)
             index += 1
-        elif await _fault(writer, step):
+        elif await _fault(reader, writer, step):
             return
     await _send(writer, frames.closing(steps))
     await _end(writer)
 
 
-async def _fault(writer: asyncio.StreamWriter, step: Json) -> bool:
+async def _fault(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, step: Json) -> bool:
     """What a step does that is no content; whether it is the end of the answer."""
     if "pause" in step:
         await asyncio.sleep(step["pause"])
@@ -185,19 +187,26 @@ async def _fault(writer: asyncio.StreamWriter, step: Json) -> bool:
         await writer.drain()
         raise _CutError
     elif "hang" in step:
-        await asyncio.Event().wait()
+        await _left(reader)
     return False
 
 
-async def _no_answer(writer: asyncio.StreamWriter, answer: Json) -> None:
+async def _no_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Json) -> None:
     if answer.get("hang"):
-        await asyncio.Event().wait()
+        await _left(reader)
     if answer.get("cut"):
         raise _CutError
     status = int(answer["status"])
     kind = str(answer.get("type") or ERROR_TYPES.get(status, "api_error"))
     wait = {"retry-after": str(answer["retry_after"])} if "retry_after" in answer else {}
     await _document(writer, status, _error(kind, str(answer.get("message") or "The stand-in refuses.")), wait)
+
+
+async def _left(reader: asyncio.StreamReader) -> None:
+    """Waits until the client is gone, and ends the connection with it."""
+    while await reader.read(1024):
+        pass
+    raise _CutError
 
 
 async def _document(

@@ -1,0 +1,107 @@
+"""Nothing is left of turns that were cancelled, failed or whose program was killed (I20)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adapters.claude_agent_sdk.adapter import ClaudeAdapter
+from conformance.plane.binding import Setting
+from conformance.plane.canary import Canaries
+from conformance.plane.facades import Facades
+from conformance.plane.observations import Observations
+from conformance.plane.target import Target
+from harness.common.v1 import placement_pb2
+from tests.adapters.claude.rig import Conversation
+from tests.adapters.claude_leaks.campaign import Held, held, play, reached
+from tests.adapters.processes import AdapterProcess
+from tests.standins.messages import serving_in_thread
+from tests.support.adapters import folder
+
+__all__ = ["folder"]
+LONG = "HARNESS_LEAK_TURNS"
+SHORT_TURNS = 16
+ENDS = {
+    "completes: run_completed",
+    "fails: run_failed",
+    "cancelled: run_cancelled",
+    "killed: run_failed",
+}
+# A Python process keeps some of what it once needed; what each turn left would be far more over 200.
+MEMORY_MIB = 24.0
+
+
+@pytest.mark.timeout(600)
+async def test_i20_nothing_is_left_of_cancels_failures_and_kills(folder):
+    await _leaves_nothing(folder, SHORT_TURNS)
+
+
+@pytest.mark.skipif(
+    LONG not in os.environ, reason=f"takes minutes: set {LONG} to how many turns are to be played, as 200"
+)
+@pytest.mark.timeout(3600)
+async def test_i20_nothing_is_left_of_many(folder, record_property):
+    before, after, ends = await _leaves_nothing(folder, int(os.environ[LONG]))
+    for name, value in (("before", before), ("after", after), ("ends", ends)):
+        record_property(name, str(value))
+
+
+async def _leaves_nothing(folder: Path, turns: int) -> tuple[Held, Held, dict[str, int]]:
+    (folder / "key").write_text("k\n")
+    (folder / "work").mkdir()
+    canaries = Canaries()
+    host = AdapterProcess(
+        folder,
+        module="adapters.claude_agent_sdk",
+        environment={"ANTHROPIC_API_KEY_FILE": "-", "TMPDIR": str(folder / "work")},
+    )
+    await host.start()
+    with serving_in_thread() as model:
+        async with Facades(canaries, host.address) as facades:
+            target = Target(host.address, canaries)
+
+            def conversation() -> Conversation:
+                settings = {"credential_file": str(folder / "key"), "base_url": model.url, "max_retries": 0}
+                setting = Setting(
+                    target,
+                    facades,
+                    ClaudeAdapter().descriptor,
+                    Observations(),
+                    False,
+                    placement_pb2.PLACEMENT_IN_PROCESS,
+                    {**settings, "model": "claude-standin-1", "workspace_root": str(folder / "work")},
+                    {},
+                )
+                return Conversation(setting, target)
+
+            def now() -> Held:
+                return held(host.pid, folder / "work")
+
+            try:
+                # Every way of ending once, so that everything that is made once is there.
+                await play(conversation, model, host.pid, turns=8, seed=7)
+                await reached(
+                    lambda: now().children == now().files == 0 == model.open_connections,
+                    "nothing left of the first turns",
+                )
+                before = now()
+                ends = await play(conversation, model, host.pid, turns=turns, seed=20)
+                assert set(ends) <= ENDS
+                assert len(ends) == len(ENDS)
+                assert sum(ends.values()) == turns
+
+                def back() -> bool:
+                    after = now()
+                    same = (after.children, after.files, model.open_connections) == (0, 0, 0)
+                    return same and after.descriptors <= before.descriptors and after.threads <= before.threads
+
+                await reached(back, f"it is as before ({before}), it has {now()},")
+                after = now()
+                assert after.memory_mib - before.memory_mib <= MEMORY_MIB, (before, after)
+            finally:
+                await target.close()
+                await host.stop()
+    assert list((folder / "work").iterdir()) == []
+    return before, after, ends
