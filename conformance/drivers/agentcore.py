@@ -1,7 +1,7 @@
 """Drives the AgentCore adapter against a stand-in of the service that plays the scripts in messages.
 
-The target's own errors and events come from the service's model, so some steps have no words here: a failure with a message or a rule of
-retrying of its own, a form, a subagent, and an event that the service does not have.
+What the service's model cannot say (a failure in words of its own, an event that the service does not have) the adapter plays itself, under a
+profile that allows faults. A form and a subagent have no words at all.
 """
 
 import json
@@ -31,15 +31,24 @@ class AgentCoreDriver(Driver):
     name = "agentcore"
 
     def profile_settings(self, canary: str) -> dict[str, Any]:
-        """A managed harness at the stand-in. An unknown setting is refused, so the planted secret is the name of an endpoint nobody asks for."""
+        """A managed harness at the stand-in, under a profile that allows faults. The planted secret is the operator's remark."""
         endpoint = os.environ.get(ENDPOINT_VARIABLE, "")
         if not endpoint:
             raise CannotExpressError(f"The driver `agentcore` needs {ENDPOINT_VARIABLE}: the address of a stand-in.")
-        return {"region": REGION, "endpoint_url": endpoint, "harness_arn": HARNESS_ARN, "kit_note": canary}
+        return {
+            "region": REGION,
+            "endpoint_url": endpoint,
+            "harness_arn": HARNESS_ARN,
+            "allow_faults": True,
+            "note": canary,
+        }
 
     def message(self, *turns: Steps) -> str:
         """One script: what a resume plays comes after the stop for the call that was asked about."""
-        return json.dumps({"script": [said for steps in turns for said in _script(steps)]})
+        steps = [step for steps in turns for step in steps]
+        if any(_rehearsed(number, step) for number, step in enumerate(steps)):
+            return json.dumps({"rehearse": [_rehearsal(step) for step in steps]})
+        return json.dumps({"script": [said for step in steps for said in _step(step)]})
 
     def talk(self, said: str) -> str:
         """Plain text is conversation."""
@@ -54,8 +63,33 @@ class AgentCoreDriver(Driver):
         raise CannotExpressError("The service tells no decision of a person.")
 
 
-def _script(steps: Steps) -> list[dict[str, Any]]:
-    return [said for step in steps for said in _step(step)]
+def _rehearsed(number: int, step: Step) -> bool:
+    """Whether only the adapter itself can play it."""
+    match step:
+        case FailWith(category, "The provider failed.", "", None, _) if number == 0 and category in _REFUSALS:
+            return False
+        case FailWith() | Crash():
+            return True
+        case Emit(type_, _):
+            return type_ not in ("tool.completed", "tool.started")
+        case _:
+            return False
+
+
+def _rehearsal(step: Step) -> dict[str, Any]:
+    match step:
+        case Say(text, pieces):
+            return {"text": "".join(pieces) or text}
+        case FailWith(category, message, code, retryable, retry_after):
+            asked = {"code": code or None, "retryable": retryable, "retry_after": retry_after}
+            given = {name: value for name, value in asked.items() if value is not None}
+            return {"fail": {"category": category, "message": message, **given}}
+        case Crash(text):
+            return {"raise": text}
+        case Emit(type_, data):
+            return {"emit": {"type": type_, "data": data}}
+        case _:
+            raise CannotExpressError(f"The adapter of AgentCore rehearses no {step}.")
 
 
 def _step(step: Step) -> list[dict[str, Any]]:
@@ -71,11 +105,9 @@ def _step(step: Step) -> list[dict[str, Any]]:
             return [{"tools": [call], "pieces": 5 if stream else 1}]
         case OwnTool(call_id, name, arguments, result, None):
             return [{"own_tool": {"id": call_id, "name": name, "arguments": arguments, "result": result}}]
-        case FailWith(category, "The provider failed.", "", None, retry_after) if category in _REFUSALS:
+        case FailWith(category, _, _, _, retry_after) if category in _REFUSALS:
             refusal = {"refuse": _REFUSALS[category]}
             return [refusal if retry_after is None else {**refusal, "retry_after": retry_after}]
-        case Crash(text):
-            return [{"exception": "notInTheModel", "message": text}]
         case Hang():
             return [{"hang": "stream"}]
         case Emit("tool.completed", {"tool_call_id": str(call_id)}):

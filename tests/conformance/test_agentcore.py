@@ -5,7 +5,7 @@ import json
 import boto3
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError, EventStreamError
+from botocore.exceptions import ClientError
 
 from conformance.drivers import driver_named
 from conformance.drivers.agentcore import ENDPOINT_VARIABLE, HARNESS_ARN, REGION
@@ -109,9 +109,7 @@ def test_failures_that_the_service_has(say, category):
     assert caught.value.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"] == "7"
 
 
-def test_a_crash_and_events_that_are_none(say):
-    with pytest.raises(EventStreamError):
-        say(driver.message((Say("begun"), Crash("secret"))))
+def test_events_that_are_out_of_order_or_malformed(say):
     for event, call_id in (
         (Emit("tool.completed", {"tool_call_id": "never-started"}), "never-started"),
         (Emit("tool.started", {"tool_call_id": "no spaces!", "tool_name": "x"}), "no spaces!"),
@@ -120,19 +118,35 @@ def test_a_crash_and_events_that_are_none(say):
 
 
 @pytest.mark.parametrize(
-    "step",
+    ("step", "said"),
     [
-        AskForm((FormField("city"),)),
-        Delegate("helper", (Say("x"),)),
-        FailWith("throttled", "in words of its own"),
-        FailWith("throttled", retryable=False),
-        FailWith("protocol"),
-        Emit("warning", {"code": "large"}),
+        (FailWith("protocol"), {"fail": {"category": "protocol", "message": "The provider failed."}}),
+        (
+            FailWith("throttled", "said so", "busy", retryable=False, retry_after=7),
+            {
+                "fail": {
+                    "category": "throttled",
+                    "message": "said so",
+                    "code": "busy",
+                    "retryable": False,
+                    "retry_after": 7,
+                }
+            },
+        ),
+        (Crash("boom"), {"raise": "boom"}),
+        (Emit("warning", {"code": "large"}), {"emit": {"type": "warning", "data": {"code": "large"}}}),
     ],
 )
-def test_what_the_service_cannot_say_has_no_words(step):
+def test_what_the_service_cannot_say_the_adapter_plays(step, said):
+    assert json.loads(driver.message((Say("begun"), step))) == {"rehearse": [{"text": "begun"}, said]}
+
+
+@pytest.mark.parametrize("step", [AskForm((FormField("city"),)), Delegate("helper", (Say("x"),))])
+def test_forms_and_subagents_have_no_words(step):
     with pytest.raises(CannotExpressError):
         driver.message((step,))
+    with pytest.raises(CannotExpressError):
+        driver.message((step, Crash("x")))
 
 
 def test_the_stand_in_has_to_be_named(monkeypatch, standin):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 NAME_PREFIX = "mesh"
 DEPLOYMENT_TAG = "harness-mesh:deployment"
 AGENT_TAG = "harness-mesh:agent"
-PROFILE_TAG = "harness-mesh:profile"
 SPEC_TAG = "harness-mesh:spec"
 
 
@@ -22,18 +21,17 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The harness of one agent under one profile. What an author edits is not part of it: it travels with each invocation (I4)."""
+    """The harness of one agent in a deployment. What an author edits is not part of it: it travels with each invocation (I4)."""
 
     deployment: str
-    """Id of this mesh among others in one account, of letters, digits, `.`, `_` and `-`."""
+    """Id of a profile's harnesses among all of the account: letters, digits, `.`, `_` and `-`."""
     agent_id: str
-    profile_id: str
     spec: Spec
 
     @property
     def name(self) -> str:
         """36 characters, the same on every replica, so that a harness is never made twice and one whose answer was lost is found."""
-        return deployment_prefix(self.deployment) + _digest(self.agent_id, self.profile_id)[:20]
+        return deployment_prefix(self.deployment) + _digest(self.agent_id)[:20]
 
     @property
     def tags(self) -> dict[str, str]:
@@ -41,7 +39,6 @@ class Wanted:
         return {
             DEPLOYMENT_TAG: self.deployment,
             AGENT_TAG: self.agent_id,
-            PROFILE_TAG: self.profile_id,
             SPEC_TAG: self.spec_digest,
         }
 

@@ -33,8 +33,8 @@ async def replicas(standin):
         await each.close()
 
 
-def _wanted(agent, role=ROLE, model="model-a", profile="p"):
-    return Wanted("d", agent, profile, Spec(role, model))
+def _wanted(agent, role=ROLE, model="model-a"):
+    return Wanted("d", agent, Spec(role, model))
 
 
 def _settle(standin):
@@ -210,11 +210,10 @@ async def test_i18_a_fault_says_nothing_of_role_or_arn(standin, replicas):
 
 
 def test_names_are_stable_apart_and_legal():
-    names = {_wanted(agent, profile=profile).name for agent in ("a", "b") for profile in ("p", "q")}
+    names = {Wanted(deployment, agent, Spec(ROLE)).name for agent in ("a", "b") for deployment in ("d", "e")}
     assert len(names) == 4
     assert all(len(name) == 36 and name.replace("_", "").isalnum() for name in names)
     assert _wanted("a").name == _wanted("a", role=OTHER_ROLE).name
-    assert Wanted("e", "a", "p", Spec(ROLE)).name != _wanted("a").name
 
 
 @pytest.mark.parametrize("status", ["CREATING", "UPDATING", "DELETING"])

@@ -1,0 +1,80 @@
+"""The setting `per_agent` of a profile, and how faults of the control plane are told."""
+
+import pytest
+
+from adapters.agentcore.profile import read_profile
+from adapters.agentcore.provisioning.fleet import Fleet, read_per_agent
+from adapters.sdk.errors import ConfigurationError, HarnessError, ThrottledError, UnavailableError
+from tests.standins.agentcore import ACCOUNT, REGION, AgentCore, Fault
+
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/approved"
+
+
+@pytest.fixture
+def standin(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDDUMMY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "dummy")
+    with AgentCore() as standin:
+        yield standin
+
+
+@pytest.fixture
+async def fleet():
+    fleet = Fleet()
+    yield fleet
+    await fleet.close()
+
+
+def _profile(url="http://127.0.0.1:1", **per_agent):
+    asked = {"deployment": "d", "execution_role_arn": ROLE, **per_agent}
+    return read_profile(
+        {"mode": "per_agent", "region": REGION, "endpoint_url": url, "model": "model-a", "per_agent": asked}
+    )
+
+
+async def test_a_turn_gets_the_harness_of_its_agent_and_a_round_removes_what_is_over(standin, fleet):
+    profile = _profile(standin.url)
+    locator = fleet.locator(profile)
+    one, two = await locator.arn_for("one"), await locator.arn_for("two")
+    assert one != two
+    assert await fleet.locator(profile).arn_for("one") == one
+    assert len(standin.control.harnesses) == 2
+    made = await fleet.reconcile(profile, ["one"], complete=True)
+    assert (made.created, made.removed) == (0, 1)
+    assert "arn:" not in repr(locator)
+
+
+async def test_a_model_of_the_profile_is_the_harness_s_own(standin, fleet):
+    await fleet.locator(_profile(standin.url)).arn_for("one")
+    (kept,) = standin.control.harnesses.values()
+    assert kept.document["model"] == {"bedrockModelConfig": {"modelId": "model-a"}}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "code"),
+    [
+        ("ThrottlingException", ThrottledError, "rate_limited"),
+        ("AccessDeniedException", ConfigurationError, "harness_not_provisioned"),
+        ("InternalServerException", UnavailableError, "harness_not_provisioned"),
+    ],
+)
+async def test_i22_faults_are_classified_and_say_nothing_of_the_operators(standin, fleet, fault, kind, code):
+    # As often as the client tries.
+    standin.control.faults.extend([Fault("ListHarnesses", fault)] * 6)
+    profile = _profile(standin.url)
+    for asked in (lambda: fleet.locator(profile).arn_for("one"), lambda: fleet.reconcile(profile, [], complete=True)):
+        with pytest.raises(HarnessError) as caught:
+            await asked()
+        assert (type(caught.value), caught.value.code) == (kind, code)
+        assert caught.value.provider_code == fault
+        assert "arn:" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("deployment", "no spaces!"), ("deployment", 5), ("execution_role_arn", "admin"), ("extra", "x")],
+)
+def test_i32_a_wrong_setting_is_named_and_its_value_is_not(key, value):
+    with pytest.raises(ConfigurationError, match=f"per_agent.{key}") as caught:
+        read_per_agent(_profile(**{key: value}))
+    assert str(value) not in caught.value.message or key == "extra"
