@@ -42,10 +42,10 @@ async def test_i20_nothing_is_left_of_cancels_failures_and_kills(folder):
     LONG not in os.environ, reason=f"takes minutes: set {LONG} to how many turns are to be played, as 200"
 )
 @pytest.mark.timeout(3600)
-async def test_i20_nothing_is_left_of_many(folder, record_property):
+async def test_i20_nothing_is_left_of_many(folder, record_testsuite_property):
     before, after, ends = await _leaves_nothing(folder, int(os.environ[LONG]))
     for name, value in (("before", before), ("after", after), ("ends", ends)):
-        record_property(name, str(value))
+        record_testsuite_property(name, str(value))
 
 
 async def _leaves_nothing(folder: Path, turns: int) -> tuple[Held, Held, dict[str, int]]:
