@@ -18,7 +18,8 @@ START_SECONDS = 60.0
 """How long the program may take to be ready; on a busy machine it needs several seconds."""
 INTERRUPT_SECONDS = 0.2
 LEAVE_SECONDS = 2.0
-_KILLED_SECONDS = 1.0
+_KILLED_SECONDS = 1.5
+_LOOK_SECONDS = 0.02
 _log = get_logger(__name__)
 
 
@@ -77,15 +78,15 @@ class Program:
         except Exception as error:  # noqa: BLE001 - it is stopped all the same; that it could not be asked is for the log
             _log.info("program_not_interrupted", error=describe(error))
 
-    async def stop(self, *, hurry: bool = False, then: "Callable[[Program], None] | None" = None) -> None:
+    def stop(self, *, hurry: bool = False, then: "Callable[[Program], None] | None" = None) -> "asyncio.Future[None]":
         """Ends it: by closing its input and, if it does not go, by force; in a `hurry` by force at once. Then its folder goes, and `then` is told.
-        Idempotent; goes on although the caller is cancelled (I20).
+        Idempotent. It goes on whether or not what is returned is awaited to its end (I20).
         """
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._stop(hurry=hurry))
             if then is not None:
                 self._stopping.add_done_callback(lambda _: then(self))
-        await asyncio.shield(self._stopping)
+        return asyncio.shield(self._stopping)
 
     async def _stop(self, *, hurry: bool) -> None:
         if hurry:
@@ -95,13 +96,11 @@ class Program:
         if starting is not None and not starting.done():
             # Still on its way up: there is nobody to say goodbye to.
             starting.cancel()
-            self._kill()
-            await asyncio.wait({starting}, timeout=_KILLED_SECONDS)
+            await self._killed(starting)
         leaving = asyncio.get_running_loop().create_task(self._client.disconnect())
         await asyncio.wait({leaving}, timeout=LEAVE_SECONDS)
         if not leaving.done():
-            self._kill()
-            await asyncio.wait({leaving}, timeout=_KILLED_SECONDS)
+            await self._killed(leaving)
         self._kill()
         if not leaving.done():
             leaving.cancel()
@@ -109,6 +108,14 @@ class Program:
         elif (error := leaving.exception()) is not None:
             _log.warning("program_left_badly", error=describe(error))
         await asyncio.to_thread(self._folder.remove)
+
+    async def _killed(self, task: "asyncio.Task[None]") -> None:
+        """Kills the program until the task that waits for its end is done. One that was only just started has no process id to be killed by yet."""
+        for _ in range(round(_KILLED_SECONDS / _LOOK_SECONDS)):
+            self._kill()
+            await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+            if task.done():
+                return
 
     def _kill(self) -> None:
         pid = self._folder.pid()

@@ -167,8 +167,10 @@ class ClaudeRuntime(BaseRuntime):
                 yield draft
         finally:
             channel.end()
-            # I20: whatever happens to the turn, its program goes.
-            await program.stop(hurry=not ended_well, then=self._programs.discard)
+            # I20: whatever happens to the turn, its program goes. One that has said everything goes by itself, and holds nothing up.
+            going = program.stop(hurry=not ended_well, then=self._programs.discard)
+            if not ended_well:
+                await going
 
     async def _read(self, program: Program, channel: Channel, translation: Translation) -> None:
         """Reads the program to the turn's end. What goes wrong ends the channel, behind what was said before."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import mcp.types as mcp_types
+import orjson
 from claude_agent_sdk.types import McpSdkServerConfig
 from mcp.server import Server
 
@@ -24,6 +25,8 @@ from harness.event.v1 import payload_pb2
 
 MAX_WAITING = 32
 """Calls that one interrupt may ask about."""
+LONG_ARGUMENTS = 512
+"""Bytes of arguments as JSON, past which they are shown in fragments."""
 SEEN_SECONDS = 10.0
 """How long a call's events wait for the message that the call stands in."""
 PLACEHOLDER = "This call waits for a person's decision."
@@ -134,7 +137,13 @@ class TurnTools:
         if tool is None:
             return _denied("The agent has no such tool.")
         namespace = self._namespaces.get(given, ())
-        call = self._turn.tools.call(tool, arguments, tool_call_id=call_id(given), namespace=namespace)
+        call = self._turn.tools.call(
+            tool,
+            arguments,
+            tool_call_id=call_id(given),
+            stream_arguments=len(orjson.dumps(arguments)) > LONG_ARGUMENTS,
+            namespace=namespace,
+        )
         async for event in call.events():
             await self._channel.put(event)
         if call.approval is None:

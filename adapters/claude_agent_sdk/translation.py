@@ -47,7 +47,7 @@ class Translation:
     def __init__(self, tools: TurnTools, session_id: str) -> None:
         self._tools = tools
         self._session_id: str = session_id
-        # Whether the program's name of the session is still to be told: once the model answers, for what is refused before leaves none.
+        # Whether the program's name of the session is still to be told: at the end of a turn that leaves something behind.
         self._renamed = False
         self._messages = 0
         self._current: dict[int, tuple[str, str]] = {}
@@ -86,9 +86,6 @@ class Translation:
             case "message_start":
                 self._check_whole()
                 self._current = {}
-                if self._renamed:
-                    self._renamed = False
-                    yield events.session_updated(self._session_id)
             case "content_block_start":
                 self.answering = True
                 kind = str(event["content_block"].get("type"))
@@ -237,6 +234,8 @@ class Translation:
         yield from _usage(result)
         if result.is_error:
             raise errors.ended_badly(result, self._refusal)
+        if self._renamed:
+            yield events.session_updated(self._session_id)
         self.result = result
 
     def _new_id(self, prefix: str) -> str:

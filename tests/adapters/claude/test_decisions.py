@@ -1,5 +1,7 @@
 """Calls that wait for a person: one interrupt for a message's calls, and each decision carried out once, in whatever process."""
 
+import json
+
 from conformance.plane.run import kind, kinds, text_of
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
@@ -25,11 +27,11 @@ async def test_i24_i25_each_of_several_calls_gets_its_decision_once_in_another_p
     first = conversation.run("pay them")
     drafts = await first.play()
     assert kinds(drafts) == [
-        "session_updated",
         "content_delta",
         "tool_started",
         "tool_completed",
         "usage_updated",
+        "session_updated",
         "interrupt_requested",
         "run_interrupted",
     ]
@@ -148,7 +150,7 @@ async def test_tools_are_called_through_the_broker_and_told_as_they_ended(rig: R
     rig.model.script(
         [portable("kit_echo", "call_a", text="x"), portable("kit_sum", "call_b", numbers=[1, 2.5])],
         [portable("kit_nothing", "call_c", deep={"er": [1]})],
-        [portable("kit_echo", "call d/é", text="odd id")],
+        [portable("kit_echo", "call d/é", text="odd id " * 100)],
         [text("end")],
     )
     drafts = await conversation.say("go")
@@ -166,6 +168,8 @@ async def test_tools_are_called_through_the_broker_and_told_as_they_ended(rig: R
     ]
     assert made[2].tool_call_id == ended[3].tool_call_id
     assert made[2].tool_call_id.startswith("call-")
+    fragments = [one.payload.tool_arguments_delta.delta for one in drafts if kind(one) == "tool_arguments_delta"]
+    assert json.loads("".join(fragments)) == made[2].arguments == {"text": "odd id " * 100}
     assert results(rig.model)["call_b"] == "sum_failed: Cannot add."
 
 

@@ -20,11 +20,11 @@ async def test_a_turn_is_shown_once_and_asked_as_it_was_said(rig: Rig):
 
     shown = [(kind(one), one.payload.content_delta.text or one.payload.reasoning_delta.text) for one in drafts]
     assert shown == [
-        ("session_updated", ""),
         ("reasoning_delta", "Let me see."),
         ("content_delta", "Hello, "),
         ("content_delta", "you."),
         ("usage_updated", ""),
+        ("session_updated", ""),
         ("run_completed", ""),
     ]
     used = usage(drafts)
