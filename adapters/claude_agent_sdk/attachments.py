@@ -2,11 +2,10 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
-from adapters.sdk.errors import ConfigurationError
 from adapters.sdk.events import Draft
 from harness.runtime.v1 import runtime_pb2
 
@@ -50,10 +49,7 @@ async def content_of_turn(turn: Turn) -> tuple[str | Sequence[Block], list[Draft
     """The content, and a warning for each file that is left out of it. Raises HarnessError for a file that cannot be read."""
     if not turn.files:
         return turn.message, []
-    reader = cast("FileReader | None", getattr(turn, "files_access", None))
-    if reader is None:
-        raise ConfigurationError("This run has no access to files.", code="files_unavailable")
-    return await content_of(turn.message, turn.files, reader)
+    return await content_of(turn.message, turn.files, turn.files_access)
 
 
 async def content_of(
