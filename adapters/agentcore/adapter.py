@@ -1,0 +1,173 @@
+"""The adapter: its descriptor, what it can tell of a blueprint and of its own health. Needs no SDK: without one it says so."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, cast
+
+from adapters.agentcore.descriptor import MAX_TOOLS, SDK, describe
+from adapters.agentcore.locating import HarnessLocator, SharedHarness
+from adapters.agentcore.options import DEFAULTS, model_of, read_options
+from adapters.agentcore.profile import PER_AGENT, Profile, read_profile
+from adapters.agentcore.sessions import AgentCoreSessions
+from adapters.sdk.capabilities import UNSUPPORTED, capability
+from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, plain
+from adapters.sdk.errors import AuthenticationError, ConfigurationError, HarnessError, UnavailableError
+from adapters.sdk.health import CONFIGURATION, Impaired, Probe
+from adapters.sdk.session import ProviderSessionManager
+from adapters.sdk.simple import BaseAdapter
+from harness.adapter.v1 import descriptor_pb2
+from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb2
+
+if TYPE_CHECKING:
+    from adapters.agentcore.clients import Clients
+    from adapters.agentcore.stopping import Stopper
+
+Locators = Callable[[Profile], HarnessLocator]
+_ONLY_MANAGED = (
+    "stream.reasoning",
+    "stream.usage",
+    "interrupt.form_input",
+    "interrupt.tool_approval",
+    "interrupt.multi_tool",
+    "tool.builtin",
+)
+
+
+class AgentCoreAdapter(BaseAdapter):
+    """Amazon Bedrock AgentCore as a harness."""
+
+    def __init__(self, *, per_agent: Locators | None = None) -> None:
+        """`per_agent`: finds the harnesses of profiles that have one for each agent; None: there are no such profiles."""
+        self._per_agent = per_agent
+        self._descriptor = describe(_sdk_version())
+        self._sessions = AgentCoreSessions()
+        self._shared: tuple[Clients, Stopper] | None = None
+
+    @property
+    def descriptor(self) -> descriptor_pb2.Descriptor:
+        """What it is."""
+        return self._descriptor
+
+    @property
+    def session_manager(self) -> ProviderSessionManager:
+        """Names sessions, and stops those of conversations that are closed."""
+        return self._sessions
+
+    async def health(self) -> Sequence[health_pb2.HealthCheck | Probe]:
+        """Whether this process has credentials; whether the SDK is there is looked at by the host, from the descriptor."""
+        return (Probe(CONFIGURATION, _look_at_environment),) if self._descriptor.sdk_version else ()
+
+    async def evaluate(
+        self,
+        blueprint: blueprint_pb2.AgentBlueprint,
+        placement: "placement_pb2.Placement.ValueType",
+        profile_settings: Mapping[str, Any],
+    ) -> Evaluation:
+        """Whether profile and blueprint fit: settings, region, model, options, tools. Makes no call."""
+        options = plain(blueprint.harness.options)
+        try:
+            profile = read_profile(profile_settings)
+            self._locator(profile)
+            _check_region(profile)
+        except ConfigurationError as error:
+            return Evaluation(issues=[_issue("harness.profile_id", error)])
+        issues: list[error_pb2.Issue] = []
+        for path, check in (
+            ("harness.options", lambda: read_options(options)),
+            ("model.alias", lambda: model_of(blueprint.model, profile)),
+            ("tools.bindings", lambda: _check_tools(blueprint, profile)),
+        ):
+            try:
+                check()
+            except ConfigurationError as error:
+                issues.append(_issue(path, error))
+        less = {} if profile.managed else {key: _not_custom() for key in _ONLY_MANAGED}
+        return Evaluation(issues=issues, normalized_options={**DEFAULTS, **options}, capabilities=less)
+
+    async def create_runtime(self, construction: RuntimeConstruction) -> HarnessRuntime:
+        """A runtime. Raises UnavailableError without the SDK, ConfigurationError for settings or options that do not fit."""
+        profile = read_profile(construction.profile_settings)
+        locator = self._locator(profile)
+        try:
+            from adapters.agentcore.clients import Clients
+            from adapters.agentcore.runtime import AgentCoreRuntime
+            from adapters.agentcore.stopping import Stopper
+        except ImportError as error:
+            raise UnavailableError(
+                "boto3 is not installed here: install the extra `agentcore`.",
+                code="sdk_missing",
+                retryable=False,
+                diagnostic=f"cannot import {error.name}",
+            ) from None
+        _check_region(profile)
+        if self._shared is None:
+            self._shared = Clients(), Stopper()
+        clients, stopper = self._shared
+        return AgentCoreRuntime(construction, profile, locator, clients, self._sessions, stopper)
+
+    def _locator(self, profile: Profile) -> HarnessLocator:
+        if profile.mode != PER_AGENT:
+            return SharedHarness(profile.harness_arn)
+        if self._per_agent is None:
+            raise ConfigurationError(
+                "This adapter makes no harness for each agent: use another mode in the profile's settings.",
+                code="profile_invalid",
+            )
+        return self._per_agent(profile)
+
+
+async def _look_at_environment() -> None:
+    from adapters.agentcore.threads import in_thread
+
+    if not await in_thread(_has_credentials, "look"):
+        raise AuthenticationError(
+            "The standard chain of AWS finds no credentials for this process: set a profile, a role or keys for it."
+        )
+    if not _region_of_environment():
+        raise Impaired("The process has no AWS_REGION: only profiles whose settings have a region work.")
+
+
+def _has_credentials() -> bool:
+    import botocore.session
+
+    # botocore has no types of its own.
+    return cast("Any", botocore.session).get_session().get_credentials() is not None
+
+
+def _region_of_environment() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+
+
+def _check_region(profile: Profile) -> None:
+    if not profile.region and not _region_of_environment():
+        raise ConfigurationError(
+            "There is no region: give the profile's setting region, or set AWS_REGION for the adapter's process.",
+            code="region_missing",
+        )
+
+
+def _check_tools(blueprint: blueprint_pb2.AgentBlueprint, profile: Profile) -> None:
+    count = len(blueprint.tools.bindings)
+    if count and not profile.managed:
+        raise ConfigurationError(
+            "A custom runtime can call none of the agent's tools: remove them, or choose a profile with a managed harness.",
+            code="tools_unsupported",
+        )
+    if count > MAX_TOOLS:
+        raise ConfigurationError(f"An agent may have at most {MAX_TOOLS} tools here.", code="too_many_tools")
+
+
+def _not_custom() -> Any:
+    return capability(UNSUPPORTED, "A custom runtime tells no more than text.")
+
+
+def _issue(path: str, error: HarnessError) -> error_pb2.Issue:
+    return error_pb2.Issue(path=path, code=error.code, message=error.message)
+
+
+def _sdk_version() -> str:
+    try:
+        return metadata.version(SDK)
+    except metadata.PackageNotFoundError:
+        return ""
