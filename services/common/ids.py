@@ -88,6 +88,11 @@ def new_lease_id() -> str:
     return "lse_" + _time_sortable()
 
 
+def new_file_id() -> str:
+    """`fil_` and 26 characters that sort by creation time."""
+    return "fil_" + _time_sortable()
+
+
 def new_request_id() -> str:
     """`req_` and 26 random characters."""
     return "req_" + _base32(secrets.token_bytes(16))

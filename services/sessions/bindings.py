@@ -6,7 +6,7 @@ raced starts cost one write each and no storm of lost ones.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
@@ -15,6 +15,7 @@ from services.common.errors import HarnessError, Reason, not_found
 from services.common.ids import Identity
 from services.sessions import epoch, head, interrupt, runtime_fence, turn
 from services.sessions.binding import FIRST_EPOCH, BindingDocument, Conversation, RuntimeRefDocument, new_epoch
+from services.sessions.bound_agents import is_bound
 from services.sessions.part_collection import PartCollector
 from services.sessions.parts import MAX_PARTS_OF_RUN
 from services.sessions.recent import RecentBindings
@@ -59,6 +60,10 @@ class Bindings:
         if archived is not None:
             return archived, True
         raise not_found("binding")
+
+    async def bound_agents(self, harness_id: str, profile_id: str, agent_ids: Sequence[str]) -> list[str]:
+        """Those of the agents that have an open binding with this harness and profile; see `bound_agents`."""
+        return [agent_id for agent_id in agent_ids if await is_bound(self._store, agent_id, harness_id, profile_id)]
 
     async def reserve(
         self, subject: str, agent_id: str, conversation_id: str, asked: turn.Reservation

@@ -5,6 +5,7 @@ from typing import Any, Final, TypeVar, cast
 
 from services.common.errors import HarnessError, Reason
 from services.common.store import (
+    MAX_PAGE,
     Collection,
     Document,
     DuplicateKey,
@@ -20,7 +21,8 @@ from services.sessions.parts import PartDocument
 
 BY_BINDING_ID: Final = Index("by_binding_id", ("binding_id",), unique=True)
 BY_UNSETTLED: Final = Index("by_unsettled", ("unsettled_changed_at",), sparse=True)
-BINDINGS: Final = Collection("bindings", (BY_BINDING_ID, BY_UNSETTLED))
+BY_AGENT: Final = Index("by_agent", ("agent_id",))
+BINDINGS: Final = Collection("bindings", (BY_BINDING_ID, BY_UNSETTLED, BY_AGENT))
 """The open epoch of every conversation, by its key."""
 
 ARCHIVE: Final = Collection("archived_bindings")
@@ -44,13 +46,26 @@ class SessionStore:
 
     async def binding(self, key: str) -> tuple[str, BindingDocument] | None:
         """The open epoch of a conversation, with its key."""
-        record = await _answered(self._records.get(BINDINGS, key))
+        record = await answered(self._records.get(BINDINGS, key))
         return None if record is None else (record.key, cast(BindingDocument, record.document))
 
     async def binding_by_id(self, binding_id: str) -> tuple[str, BindingDocument] | None:
         """The binding with this id if its epoch is open, with the conversation's key."""
-        record = await _answered(self._records.find(BINDINGS, BY_BINDING_ID, (binding_id,)))
+        record = await answered(self._records.find(BINDINGS, BY_BINDING_ID, (binding_id,)))
         return None if record is None else (record.key, cast(BindingDocument, record.document))
+
+    async def bindings_of_agent(self, agent_id: str, limit: int) -> list[BindingDocument]:
+        """The first open epochs of an agent's conversations, at most `limit`."""
+        found: list[BindingDocument] = []
+        after: str | None = None
+        while len(found) < limit:
+            size = min(limit - len(found), MAX_PAGE)
+            page = await answered(self._records.query(BINDINGS, BY_AGENT, (agent_id,), limit=size, after=after))
+            found += [cast(BindingDocument, record.document) for record in page.records]
+            after = page.next
+            if after is None:
+                break
+        return found
 
     async def insert_binding(self, key: str, document: BindingDocument) -> BindingDocument | None:
         """The document as it is kept; None: somebody else was first (I3)."""
@@ -62,12 +77,12 @@ class SessionStore:
     ) -> BindingDocument | None:
         """Compare-and-set against the document that was kept; the one that is now, None: it has changed since."""
         rev: int = cast(Document, before)["rev"]
-        done = await _answered(self._records.compare_and_set(BINDINGS, key, rev, cast(Document, after)))
+        done = await answered(self._records.compare_and_set(BINDINGS, key, rev, cast(Document, after)))
         return _at(after, rev + 1) if done else None
 
     async def archived(self, binding_id: str) -> BindingDocument | None:
         """A closed epoch."""
-        record = await _answered(self._records.get(ARCHIVE, binding_id))
+        record = await answered(self._records.get(ARCHIVE, binding_id))
         return None if record is None else cast(BindingDocument, record.document)
 
     async def archive(self, document: BindingDocument) -> bool:
@@ -77,7 +92,7 @@ class SessionStore:
     async def unsettled(self, before: int, limit: int, after: str | None) -> tuple[list[BindingDocument], str | None]:
         """One page of bindings unsettled and unchanged since before a time, the oldest change first."""
         try:
-            page = await _answered(
+            page = await answered(
                 self._records.query(BINDINGS, BY_UNSETTLED, within=Range(below=before), limit=limit, after=after)
             )
         except InvalidQuery:
@@ -86,21 +101,21 @@ class SessionStore:
 
     async def part(self, part_ref: str) -> PartDocument | None:
         """Who wrote a part."""
-        record = await _answered(self._records.get(PARTS, part_ref))
+        record = await answered(self._records.get(PARTS, part_ref))
         return None if record is None else cast(PartDocument, record.document)
 
     async def part_content(self, part_ref: str) -> bytes | None:
         """The content of a part."""
-        return await _answered(self._records.get_blob(PARTS, part_ref))
+        return await answered(self._records.get_blob(PARTS, part_ref))
 
     async def codecs_of_run(self, binding_id: str, run_id: str, limit: int) -> dict[str, str]:
         """The first parts a run wrote: codec by reference."""
-        page = await _answered(self._records.query(PARTS, BY_RUN, (binding_id, run_id), limit=limit))
+        page = await answered(self._records.query(PARTS, BY_RUN, (binding_id, run_id), limit=limit))
         return {record.key: record.document["codec"] for record in page.records}
 
     async def count_parts(self, binding_id: str, run_id: str, at_most: int) -> int:
         """How many parts a run wrote, counted up to `at_most`."""
-        return await _answered(self._records.count(PARTS, BY_RUN, (binding_id, run_id), at_most=at_most))
+        return await answered(self._records.count(PARTS, BY_RUN, (binding_id, run_id), at_most=at_most))
 
     async def insert_part(self, part_ref: str, document: PartDocument, content: bytes) -> bool:
         """False: the reference or the ordinal is taken."""
@@ -108,30 +123,30 @@ class SessionStore:
 
     async def parts_to_check(self, now: int, limit: int) -> list[tuple[str, PartDocument, int]]:
         """Parts whose time to be looked at has come, each with its reference and revision."""
-        page = await _answered(self._records.query(PARTS, BY_CHECK, within=Range(at_most=now), limit=limit))
+        page = await answered(self._records.query(PARTS, BY_CHECK, within=Range(at_most=now), limit=limit))
         return [(record.key, cast(PartDocument, record.document), record.rev) for record in page.records]
 
     async def check_part_later(self, part_ref: str, document: PartDocument, rev: int, check_at: int) -> None:
         """Leaves a part until another look; a part that is gone needs none."""
         later = cast(Document, {**document, "check_at": check_at})
-        await _answered(self._records.compare_and_set(PARTS, part_ref, rev, later))
+        await answered(self._records.compare_and_set(PARTS, part_ref, rev, later))
 
     async def parts_of_binding(self, binding_id: str, limit: int) -> list[str]:
         """References of the first parts of a binding."""
-        page = await _answered(self._records.query(PARTS, BY_RUN, (binding_id,), limit=limit))
+        page = await answered(self._records.query(PARTS, BY_RUN, (binding_id,), limit=limit))
         return [record.key for record in page.records]
 
     async def delete_part(self, part_ref: str) -> None:
         """Deletes a part; one that is gone is no error."""
-        await _answered(self._records.delete(PARTS, part_ref))
+        await answered(self._records.delete(PARTS, part_ref))
 
     async def check(self) -> None:
         """Returns if the store answers now."""
-        await _answered(self._records.check())
+        await answered(self._records.check())
 
     async def _inserted(self, collection: Collection, key: str, document: Any, blob: bytes | None = None) -> bool:
         try:
-            await _answered(self._records.insert(collection, key, document, blob))
+            await answered(self._records.insert(collection, key, document, blob))
         except DuplicateKey:
             return False
         return True
@@ -141,7 +156,8 @@ def _at(document: BindingDocument, rev: int) -> BindingDocument:
     return cast(BindingDocument, {**document, "rev": rev})
 
 
-async def _answered(call: Awaitable[T]) -> T:
+async def answered(call: Awaitable[T]) -> T:
+    """What the store answers; its trouble as a retryable `HarnessError` (I34)."""
     try:
         return await call
     except StoreUnavailable:

@@ -7,6 +7,7 @@ its own compare-and-set, and the part is collected.
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Final
 
 from services.common.caller import Capability
 from services.common.clock import Clock
@@ -24,6 +25,8 @@ from services.sessions.parts import (
 from services.sessions.runtime_fence import Fence, check_fence, refuse_closing, stale_lease
 from services.sessions.store import SessionStore
 from services.sessions.transfers import Transfers
+
+STATE_AUDIENCE: Final = "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class ThreadState:
 
     async def load(self, capability: Capability, fence: Fence) -> AsyncGenerator[HeadPiece, None]:
         """The parts of the committed head, in order; one empty piece when there is none."""
-        head = (await self._admitted(capability, fence))["head"]
+        head = (await self.admitted(capability, fence))["head"]
         # I30: what is committed, and nothing else: no pending part, none of another run or epoch.
         if head is None or not head["part_refs"]:
             yield HeadPiece(0 if head is None else head["revision"], "" if head is None else head["codec"], 0, b"")
@@ -67,7 +70,7 @@ class ThreadState:
 
     async def admit(self, capability: Capability, fence: Fence) -> None:
         """Returns if the call may write; `STALE_LEASE` otherwise."""
-        await self._admitted(capability, fence)
+        await self.admitted(capability, fence)
 
     async def write(
         self, capability: Capability, fence: Fence, codec: str, idempotency_key: str, content: bytes
@@ -77,7 +80,7 @@ class ThreadState:
         digest = content_digest(content)
         for _ in range(MAX_PARTS_OF_RUN + 1):
             # Checked at write time again: receiving the content may have taken a while (I5, I10, I12).
-            await self._admitted(capability, fence)
+            await self.admitted(capability, fence)
             known = await self._store.part(part_ref)
             if known is not None:
                 check_same_part(known, codec, digest)
@@ -114,7 +117,8 @@ class ThreadState:
             # A worker learns nothing about bindings other than its own, not even that they are not there.
             raise stale_lease() if error.reason is Reason.NOT_FOUND else error from None
 
-    async def _admitted(self, capability: Capability, fence: Fence) -> BindingDocument:
+    async def admitted(self, capability: Capability, fence: Fence) -> BindingDocument:
+        """The binding, if token and fence are those of its run now; `STALE_LEASE` otherwise."""
         _check_capability(capability, fence)
         found = await self._store.binding_by_id(fence.binding_id)
         document = None if found is None else found[1]

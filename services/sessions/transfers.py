@@ -8,9 +8,10 @@ from services.common.errors import HarnessError, Reason
 
 
 class Transfers:
-    """At most `limit` at once, and at most `limit_of_binding` of one binding, so that one runtime cannot take all."""
+    """At most `limit` at once, and at most `limit_of_binding` of one binding, so that one runtime cannot take all. `what` is transferred: parts, or files."""
 
-    def __init__(self, *, limit: int, limit_of_binding: int) -> None:
+    def __init__(self, *, limit: int, limit_of_binding: int, what: str = "parts") -> None:
+        self._what = what
         self._limit = limit
         self._limit_of_binding = limit_of_binding
         self._of_binding: Counter[str] = Counter()
@@ -22,7 +23,7 @@ class Transfers:
         if self._count >= self._limit or self._of_binding[binding_id] >= self._limit_of_binding:
             raise HarnessError(
                 Reason.CAPACITY,
-                f"Too many parts are transferred at once (at most {self._limit}, {self._limit_of_binding} of a binding): try again.",
+                f"Too many {self._what} are transferred at once (at most {self._limit}, {self._limit_of_binding} of a binding): try again.",
                 retry_after=0.5,
             )
         self._count += 1

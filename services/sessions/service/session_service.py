@@ -121,3 +121,9 @@ class SessionServicer(api_grpc.SessionServiceServicer):
         return api.ListUnsettledBindingsResponse(
             bindings=[binding_message(document) for document in documents], next_page_token=next_page or ""
         )
+
+    async def ListBoundAgents(
+        self, request: api.ListBoundAgentsRequest, context: Context
+    ) -> api.ListBoundAgentsResponse:
+        bound = await self._bindings.bound_agents(request.harness_id, request.profile_id, list(request.agent_ids))
+        return api.ListBoundAgentsResponse(agent_ids=bound)

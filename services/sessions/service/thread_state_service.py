@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Any, Final
 
 import grpc.aio
@@ -12,8 +11,9 @@ from harness.state.v1 import thread_state_service_pb2_grpc as api_grpc
 from services.common.caller import caller
 from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request
 from services.sessions.parts import MAX_PART_BYTES, too_large
+from services.sessions.service.bounded import bounded
 from services.sessions.service.wire import fence_of
-from services.sessions.thread_state import ThreadState
+from services.sessions.thread_state import STATE_AUDIENCE, ThreadState
 
 THREAD_STATE_SERVICE: Final = api.DESCRIPTOR.services_by_name["ThreadStateService"].full_name
 
@@ -29,26 +29,20 @@ class ThreadStateServicer(api_grpc.ThreadStateServiceServicer):
         self._transfer_seconds = transfer_seconds
 
     async def LoadHead(self, request: api.LoadHeadRequest, context: Context) -> AsyncIterator[api.LoadHeadResponse]:
-        pieces = self._thread_state.load(caller().require_capability(), fence_of(request.fence))
-        task = asyncio.current_task()
-        # I14, I35: a reader that stops reading holds a part in memory; it may not do so for ever.
-        bound = asyncio.get_running_loop().call_later(self._transfer_seconds, _end, task)
-        try:
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    yield api.LoadHeadResponse(
-                        revision=piece.revision,
-                        codec=piece.codec,
-                        part_index=piece.part_index,
-                        chunk=bytes(piece.chunk),
-                    )
-        finally:
-            bound.cancel()
+        pieces = self._thread_state.load(caller().require_capability(STATE_AUDIENCE), fence_of(request.fence))
+        async with bounded(pieces, self._transfer_seconds):
+            async for piece in pieces:
+                yield api.LoadHeadResponse(
+                    revision=piece.revision,
+                    codec=piece.codec,
+                    part_index=piece.part_index,
+                    chunk=bytes(piece.chunk),
+                )
 
     async def WriteParts(
         self, request_iterator: AsyncIterator[api.WritePartsRequest], context: Context
     ) -> api.WritePartsResponse:
-        capability = caller().require_capability()
+        capability = caller().require_capability(STATE_AUDIENCE)
         first = _checked_first(await anext(request_iterator, None))
         fence = fence_of(first.fence)
         # Refused before the content is received.
@@ -72,7 +66,7 @@ class ThreadStateServicer(api_grpc.ThreadStateServiceServicer):
 
     async def MarkUncertain(self, request: api.MarkUncertainRequest, context: Context) -> api.MarkUncertainResponse:
         already_committed = await self._thread_state.mark_uncertain(
-            caller().require_capability(), fence_of(request.fence)
+            caller().require_capability(STATE_AUDIENCE), fence_of(request.fence)
         )
         return api.MarkUncertainResponse(already_committed=already_committed)
 
@@ -103,8 +97,3 @@ def _checked_first(message: api.WritePartsRequest | None) -> api.WritePartsReque
     if issues:
         raise invalid_request(issues)
     return message
-
-
-def _end(task: "asyncio.Task[Any] | None") -> None:
-    if task is not None:
-        task.cancel()
