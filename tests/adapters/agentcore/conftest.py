@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.adapters.agentcore.rig import rigged
 from tests.standins.agentcore import AgentCore
 
 
@@ -20,3 +21,9 @@ def standin(served_standin, monkeypatch):
     served_standin.control.harnesses.clear()
     served_standin.control._made = 0
     return served_standin
+
+
+@pytest.fixture
+async def rig(standin):
+    async with rigged(standin) as made:
+        yield made
