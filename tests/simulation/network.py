@@ -40,11 +40,28 @@ STREAMS_OF_A_RUN: Final = ("StartRun", "ResumeRun", "AttachRun")
 """Calls by which a holder gets the events of its run from the runtime."""
 
 
+class Method(str):
+    """A method's path, which is also callable where product code calls a stub itself: it raises what grpc raises."""
+
+    peer: SimulatedPeer
+
+    async def __call__(self, request: Any, *, timeout: float, metadata: Any) -> Any:
+        try:
+            return await self.peer.call(self, request, timeout=timeout, **dict(metadata))
+        except HarnessError as error:
+            raise _rpc_error(error) from None
+
+
 class Channel:
     """What generated stubs are made from: every method becomes its path."""
 
-    def unary_unary(self, path: str, **_: Any) -> str:
-        return path
+    def __init__(self, peer: SimulatedPeer) -> None:
+        self._peer = peer
+
+    def unary_unary(self, path: str, **_: Any) -> Method:
+        method = Method(path)
+        method.peer = self._peer
+        return method
 
     unary_stream = stream_unary = stream_stream = unary_unary
 
@@ -278,8 +295,12 @@ class SimulatedPeer:
 
     def __init__(self, network: Network, address: str) -> None:
         self.address = address
-        self.channel = Channel()
+        self.channel = Channel(self)
         self._network = network
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """As the peer's: nothing here asks who calls."""
+        return ()
 
     async def call(
         self,
@@ -410,6 +431,10 @@ class FacadeChannels:
 
     def tools(self, address: str) -> ToolStub:
         return ToolStub(SimulatedPeer(self._network, address))
+
+    def files(self, address: str) -> SimulatedPeer:
+        # No simulated turn reads a file: a call would find no method.
+        return SimulatedPeer(self._network, address)
 
     async def close(self) -> None:
         return

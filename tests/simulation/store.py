@@ -19,6 +19,7 @@ from services.common.store import (
     Document,
     DuplicateKey,
     Index,
+    InvalidQuery,
     Page,
     Range,
     Record,
@@ -166,7 +167,19 @@ class Store:
         return await self._do(work, writes=True)
 
     async def delete_expired(self, collection: Collection, now: int, limit: int = MAX_PAGE) -> int:
-        raise NotImplementedError("nothing simulated deletes by expiry")
+        def work(_: Life | None, __: Any) -> int:
+            if collection.expires is None:
+                raise InvalidQuery(f"collection {collection.name} declares no expiry")
+            rows = self._database.rows(collection)
+            due = [
+                (row.parsed[collection.expires], key) for key, row in rows.items() if collection.expires in row.parsed
+            ]
+            for _, key in (gone := sorted(one for one in due if one[0] <= now)[:limit]):
+                self._release_unique(collection, key, rows[key].parsed)
+                del rows[key]
+            return len(gone)
+
+        return await self._do(work, writes=True)
 
     async def get(self, collection: Collection, key: str) -> Record | None:
         def work(life: Life | None, call: Any) -> Record | None:
