@@ -265,7 +265,8 @@ def _usage(result: ResultMessage) -> Iterator[Draft]:
             one["inputTokens"] + one["cacheReadInputTokens"] + one["cacheCreationInputTokens"] for one in models
         ),
         output_tokens=sum(one["outputTokens"] for one in models),
-        cached_input_tokens=sum(one["cacheReadInputTokens"] for one in models),
+        # The program says zero also where the provider said nothing, and zero would claim to know.
+        cached_input_tokens=sum(one["cacheReadInputTokens"] for one in models) or None,
         cost=cost,
         currency="" if cost is None else "USD",
         final=True,

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.adapters.claude.model import HANGS, Model, portable, text
@@ -98,15 +99,16 @@ def agent(client: httpx.Client) -> str:
     return agent_id
 
 
-def programs() -> list[Path]:
-    """The processes of the SDK's program."""
+def programs(of: int) -> list[Path]:
+    """The processes of the SDK's program below that one: other tests run programs of their own at the same time."""
     found: list[Path] = []
+    children = {process.pid for process in psutil.Process(of).children(recursive=True)}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if line.partition(b"\0")[0].endswith(b"/claude"):
+        if int(process.name) in children and line.partition(b"\0")[0].endswith(b"/claude"):
             found.append(process)
     return found
 
@@ -137,11 +139,11 @@ def test_a_sandboxed_conversation_goes_on_with_tools_and_leaves_nothing(
 def test_i28_no_credential_is_inside_and_a_cancel_ends_the_program(
     model: Model, client: httpx.Client, agent: str, mesh: RunningMesh
 ) -> None:
-    before, asked = {process.name for process in programs()}, len(model.requests)
+    before, asked = {process.name for process in programs(mesh.process.pid)}, len(model.requests)
     model.script(HANGS)
     run_id = start(client, agent, "hang", conversation())
     poll_until(lambda: len(model.requests) > asked, "the model to be asked")
-    inside = [process for process in programs() if process.name not in before]
+    inside = [process for process in programs(mesh.process.pid) if process.name not in before]
     assert inside
     for process in inside:
         assert KEY.encode() not in (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
@@ -150,5 +152,5 @@ def test_i28_no_credential_is_inside_and_a_cancel_ends_the_program(
     answer = client.delete(f"/api/v1/runs/{run_id}")
     assert answer.json()["data"]["status"] == "cancelled", answer.text
     names = {process.name for process in inside}
-    poll_until(lambda: not names & {process.name for process in programs()}, "the program to end")
+    poll_until(lambda: not names & {process.name for process in programs(mesh.process.pid)}, "the program to end")
     assert KEY not in mesh.logs(10_000)

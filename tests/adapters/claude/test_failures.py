@@ -52,7 +52,8 @@ async def test_i22_refusals_of_the_provider_are_classified_and_bounded(rig: Rig)
 
 
 async def test_i11_an_answer_that_broke_after_it_was_shown_is_never_asked_for_again(rig: Rig):
-    conversation = rig.conversation(max_retries=2, idle_seconds=2)
+    # Long enough for any machine: this answer breaks off, it does not stop.
+    conversation = rig.conversation(max_retries=2, idle_seconds=60)
     await conversation.create()
     shown = asyncio.Event()
     rig.model.script([text("half of"), waits(shown, then="cut")], [text("another answer")])
@@ -67,6 +68,8 @@ async def test_i11_an_answer_that_broke_after_it_was_shown_is_never_asked_for_ag
     assert len(rig.model.requests) == 1
 
     # The same where nothing more comes.
+    conversation = rig.conversation(max_retries=2, idle_seconds=8)
+    await conversation.create()
     rig.model.script([text("half of"), waits(asyncio.Event())], [text("another answer")])
     drafts = await conversation.say("hi")
     failed = drafts[-1].payload.run_failed
