@@ -53,6 +53,19 @@ def _environment_or_line(name: str, line: bytes) -> bytes:
         return line
 
 
+def _kill(pids: set[int]) -> None:
+    """kill -9 of each, to its end; one that ends with another before its turn is killed as well."""
+    assert pids
+    for pid in pids:
+        try:
+            handle = ProcessHandle(pid)
+            handle.kill()
+        except ProcessLookupError:
+            continue
+        assert handle.wait_gone()
+        handle.close()
+
+
 def test_a_sandboxed_worker_reaches_nothing(mesh: RunningMesh, client: httpx.Client) -> None:
     agent = save_agent(client, profile="sandboxed")
     gateway = mesh.url.removeprefix("http://")
@@ -104,10 +117,7 @@ def test_a_killed_worker_is_survived_by_a_new_generation(mesh: RunningMesh, clie
     agent, talk = save_agent(client, profile="sandboxed"), conversation()
     others = _workers(mesh)
     watch(client, start(client, agent, "hello one", talk))
-    for pid in _workers(mesh) - others:
-        handle = ProcessHandle(pid)
-        handle.kill()
-        assert handle.wait_gone()
+    _kill(_workers(mesh) - others)
     second = watch(client, start(client, agent, "hello two", talk))
     assert second[-1].event_type == "run.completed", second[-1].data
     assert "hello one" in text_of(second)
@@ -119,8 +129,7 @@ def test_i9_a_worker_killed_in_the_middle_of_a_run_ends_it_truthfully(mesh: Runn
     run_id = start(client, agent, {"n": 1000, "rate": 10}, talk)
     page = client.get(f"/api/v1/runs/{run_id}/events", params={"after": 1, "wait": 30}).json()["data"]
     assert page["events"], "the run streams"
-    for pid in _workers(mesh) - others:
-        ProcessHandle(pid).kill()
+    _kill(_workers(mesh) - others)
     events = watch(client, run_id)
     assert_whole(events)
     assert (events[-1].event_type, events[-1].data["side_effect_status"]) == ("run.failed", "possible")
