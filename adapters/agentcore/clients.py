@@ -11,7 +11,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
-from adapters.agentcore.lines import own_connections
+from adapters.agentcore.lines import close_connections, own_connections
 from adapters.agentcore.profile import Profile
 from adapters.agentcore.threads import in_thread
 from adapters.sdk.errors import CapacityError, ConfigurationError, HarnessError
@@ -45,7 +45,6 @@ class Connections:
     calls: Any
     control: Any
     room: asyncio.Semaphore
-    users: int = 0
 
     @contextlib.asynccontextmanager
     async def stream(self) -> AsyncGenerator[Any, None]:
@@ -67,33 +66,44 @@ class Connections:
     def close(self) -> None:
         """Closes what is open. Blocks shortly."""
         for client in (self.streams, self.calls, self.control):
-            client.close()
+            close_connections(client)
 
 
 class Clients:
     """Those of one adapter process."""
 
     def __init__(self) -> None:
-        self._open: dict[Address, asyncio.Task[Connections]] = {}
+        self._open: dict[Address, _Shared] = {}
         self._session: Any = None
 
     async def acquire(self, profile: Profile) -> Connections:
         """The clients of a profile, for one more user; each is to be released once. Raises ConfigurationError without a region."""
         address = _address(profile)
-        task = self._open.get(address)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._open[address] = asyncio.ensure_future(in_thread(lambda: self._made(address), "client"))
-        connections = await asyncio.shield(task)
-        connections.users += 1
-        return connections
+        shared = self._open.get(address)
+        if shared is None:
+            making = asyncio.ensure_future(in_thread(lambda: self._made(address), "client"))
+            shared = self._open[address] = _Shared(making)
+        # Counted before the wait: whoever releases meanwhile is not the last.
+        shared.users += 1
+        try:
+            return await asyncio.shield(shared.making)
+        except BaseException:
+            if self._left(address, shared):
+                shared.making.add_done_callback(_close_unwanted)
+            raise
 
     async def release(self, connections: Connections) -> None:
         """One user less; the last one closes."""
-        connections.users -= 1
-        if connections.users > 0:
-            return
-        if self._open.pop(connections.address, None) is not None:
+        shared = self._open[connections.address]
+        if self._left(connections.address, shared):
             await in_thread(connections.close, "close")
+
+    def _left(self, address: Address, shared: "_Shared") -> bool:
+        """One user less; whether it was the last."""
+        shared.users -= 1
+        if shared.users == 0 and self._open.get(address) is shared:
+            del self._open[address]
+        return shared.users == 0
 
     def _made(self, address: Address) -> Connections:
         try:
@@ -124,6 +134,19 @@ class Clients:
         client = self._session.client(service, region_name=region, endpoint_url=endpoint or None, config=config)
         own_connections(client)
         return client
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Clients that are there or on their way, and how many want them."""
+
+    making: asyncio.Future[Connections]
+    users: int = 0
+
+
+def _close_unwanted(making: asyncio.Future[Connections]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()
 
 
 def region_of(profile: Profile) -> str:

@@ -94,6 +94,17 @@ class _SecurePool(AWSHTTPSConnectionPool):
     ConnectionCls = _SecureConnection
 
 
+def close_connections(client: Any) -> None:
+    """Closes a client and its idle connections now: left to itself, it does so only once nothing refers to its pools any more (I20)."""
+    http = client._endpoint.http_session
+    for manager in (http._manager, *http._proxy_managers.values()):
+        for key in manager.pools.keys():  # noqa: SIM118 - it is no mapping one can iterate
+            pool = manager.pools.get(key)
+            if pool is not None:
+                pool.close()
+    client.close()
+
+
 def own_connections(client: Any) -> None:
     """Has a client that was never used yet make connections that lines can cut."""
     http = client._endpoint.http_session

@@ -112,6 +112,8 @@ async def read_in_thread(read: Callable[[], Iterator[T]]) -> AsyncGenerator[list
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where the stream is read
             failure = error
         handover.end(failure)
+        # Its traceback holds this frame.
+        failure = None
 
     threading.Thread(target=run, name=f"{THREAD_PREFIX}-stream", daemon=True).start()
     try:
