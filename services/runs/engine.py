@@ -30,6 +30,7 @@ PROTOCOL_VERSION: Final = 1
 STATE_AUDIENCE: Final = "state"
 TOOL_AUDIENCE: Final = "tool"
 MODEL_AUDIENCE: Final = "model"
+FILES_AUDIENCE: Final = "files"
 _LIFE: Final = new_request_id()
 _ATTEMPTS: Final = itertools.count(1)
 
@@ -79,8 +80,20 @@ class Engine:
         """The run's token for the model egress; it opens the endpoint of the run's profile alone (I28)."""
         return self._token(MODEL_AUDIENCE, run, runtime_generation, (), model_endpoint)
 
+    def files_token(
+        self, run: Run, runtime_generation: int, file_ids: tuple[str, ...]
+    ) -> capability_token_pb2.CapabilityToken:
+        """The run's token for the file facade; it opens the files that the run names alone (I28)."""
+        return self._token(FILES_AUDIENCE, run, runtime_generation, (), file_ids=file_ids)
+
     def _token(
-        self, audience: str, run: Run, runtime_generation: int, tools: tuple[str, ...], model_endpoint: str = ""
+        self,
+        audience: str,
+        run: Run,
+        runtime_generation: int,
+        tools: tuple[str, ...],
+        model_endpoint: str = "",
+        file_ids: tuple[str, ...] = (),
     ) -> capability_token_pb2.CapabilityToken:
         if run.deadline_at is None:
             raise ValueError("a run has a deadline before it gets a token")
@@ -92,6 +105,7 @@ class Engine:
             run_id=run.run_id,
             tool_ids=tools,
             model_endpoint=model_endpoint,
+            file_ids=file_ids,
         )
         token = capability_token_pb2.CapabilityToken(audience=audience)
         token.value = self.signer.sign(capability, deadline_at=run.deadline_at / 1000)

@@ -48,7 +48,7 @@ class Following:
 
     async def from_start(self, plan: Plan) -> End:
         """Start the run and follow it to its end. Errors: `ProtocolViolation`, `HarnessError`, `Fenced`, store errors."""
-        return await self._follow(self._start(plan))
+        return await self._follow(self._start(await self._with_files(plan)))
 
     async def from_last_durable(self) -> End:
         """Follow a run that an earlier executor started, from the last durable offset on."""
@@ -71,6 +71,9 @@ class Following:
         if self._acknowledging is not None:
             self._acknowledging.cancel()
             await asyncio.wait({self._acknowledging})
+
+    async def _with_files(self, plan: Plan) -> Plan:
+        return await placing.with_files(self._held.engine, self._held.run, plan, self._held.input.files)
 
     def _start(self, plan: Plan) -> Batches:
         held = self._held
@@ -156,7 +159,7 @@ class Following:
         if make and await placing.make_in_host(engine, run, binding, plan, issued) != issued.incarnation:
             return held.failed(ending.RUNTIME_GONE)  # I11: another process is there by now
         held.binding = await placing.with_session(engine, run, binding, plan, issued)
-        return self._start(plan)
+        return self._start(await self._with_files(plan))
 
     async def _consume(self, batches: Batches) -> End:
         async with aclosing(batches):

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.adapter.v1 import adapter_service_pb2
+from harness.files.v1 import file_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
 from services.runs.clients.sessions import Binding
-from services.runs.engine import MODEL_AUDIENCE, STATE_AUDIENCE, TOOL_AUDIENCE, Engine, binding_fence, fence_of
+from services.runs.engine import (
+    FILES_AUDIENCE,
+    MODEL_AUDIENCE,
+    STATE_AUDIENCE,
+    TOOL_AUDIENCE,
+    Engine,
+    binding_fence,
+    fence_of,
+)
 from services.runs.lease import detach_grace_seconds
 from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
-from services.runs.serving import check_agent, granted
+from services.runs.serving import check_agent, file_ref, granted
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,22 @@ async def with_grants(engine: Engine, plan: Plan) -> Plan:
     return granted(plan, grants, has_broker=engine.settings.tool_facade_addresses is not None)
 
 
+async def files_of(engine: Engine, owner: str, file_ids: Sequence[str]) -> dict[str, file_pb2.File]:
+    """What is known of a turn's files, by id. They are kept for its run, and for as long as somebody may answer what it asks."""
+    keep_until = engine.clock.wall() + engine.settings.file_keep_seconds
+    return await engine.sessions.files(owner, list(dict.fromkeys(file_ids)), keep_until)
+
+
+async def with_files(engine: Engine, run: Run, plan: Plan, file_ids: Sequence[str]) -> Plan:
+    """The plan with the turn's files, where another process, or an earlier time, looked them up."""
+    if plan.files or not file_ids:
+        return plan
+    known = await patiently(
+        engine.clock, engine.settings.reattach_seconds, lambda: files_of(engine, run.owner or "", file_ids)
+    )
+    return replace(plan, files=tuple(file_ref(file_id, known) for file_id in file_ids))
+
+
 async def with_session(engine: Engine, run: Run, binding: Binding, plan: Plan, issued: Issued) -> Binding:
     """The binding with its native session's id, where the adapter derives that and none is recorded: it is opened, and recorded under the
     fence, before the first StartRun leaves. A sandbox worker opens it itself.
@@ -147,6 +173,9 @@ def _context(engine: Engine, plan: Plan, native_session_id: str) -> runtime_pb2.
     facades = {STATE_AUDIENCE: settings.state_facade_address}
     if plan.grants and settings.tool_facade_addresses is not None:
         facades[TOOL_AUDIENCE] = settings.tool_facade_addresses
+    if plan.takes_files:
+        # Served beside the thread state, at the same address.
+        facades[FILES_AUDIENCE] = settings.state_facade_address
     if plan.model_endpoint:
         if settings.model_facade_address is None:
             raise HarnessError(

@@ -29,6 +29,8 @@ class Plan:
     profile: resolution_service_pb2.ResolveProfileResponse
     grants: tuple[resolution_service_pb2.ToolGrant, ...] = ()
     """The tools the agent may call, once they were looked up; nobody looks where it has none."""
+    files: tuple[runtime_pb2.FileRef, ...] = ()
+    """The files of the turn, once they were looked up; nobody looks where it has none."""
 
     @property
     def in_sandbox(self) -> bool:
@@ -72,6 +74,11 @@ class Plan:
             return self._has("interrupt.form_input")
         one = self._has("interrupt.tool_approval")
         return one and (len(requested.tool_approvals) == 1 or self._has("interrupt.multi_tool"))
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether turns may bring files, so that the runtime is told where to read them."""
+        return self._has("input.images") or self._has("input.documents")
 
     def _has(self, capability: str) -> bool:
         claims = self.profile.descriptor.capabilities

@@ -62,7 +62,7 @@ class Resumer:
                 return known
             resume.check(binding, asked)
             # Before the interrupt is consumed: it waits for a harness and tools that can go on.
-            plan = await self._starter.checked(await self._plan(binding), request.body.files)
+            plan = await self._starter.checked(await self._plan(binding), request)
             if plan.has_tools:
                 await self._approvals.check(binding, asked)
             self._starter.check_room(plan, binding.pin.harness_id, binding.pin.profile_id)

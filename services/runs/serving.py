@@ -5,10 +5,11 @@ Pure. The catalog asked the same before it saved the version; what was true then
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from harness.files.v1 import file_pb2
 from harness.runtime.v1 import runtime_pb2
 from services.common.capabilities import Need, approval_needs, file_needs, needs, unmet
 from services.common.errors import FieldIssue, HarnessError, Reason
@@ -53,6 +54,18 @@ class ToolsMissing(Unstartable):
         )
 
 
+class FilesMissing(Unstartable):
+    """A start names files that are not there, whoever else may have them (I2)."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        message = "There is no such file: upload it, or name another. Files are kept for a time."
+        super().__init__(
+            Reason.INVALID_REQUEST,
+            "The request has invalid fields.",
+            details=[FieldIssue(f"files[{number}]", "file_unknown", message) for number in numbers],
+        )
+
+
 def check_agent(plan: Plan) -> None:
     """Errors: `Unserved` when the harness lacks what the version of the plan needs."""
     _check(plan, needs(plan.version.blueprint), "blueprint.")
@@ -93,10 +106,29 @@ def check_grants(plan: Plan) -> None:
 
 
 def check_start(plan: Plan, files: Sequence[str]) -> None:
-    """The same for a start, with the ids of its files. Errors: `Unserved`."""
+    """The same for a start, with the ids of its files, of which nothing else is known yet. Errors: `Unserved`."""
     check_agent(plan)
     if files:
         _check(plan, file_needs(runtime_pb2.FileRef(file_id=file_id) for file_id in files), "")
+
+
+def with_files(plan: Plan, file_ids: Sequence[str], known: Mapping[str, file_pb2.File]) -> Plan:
+    """The plan with the files that a start names. Errors: `FilesMissing` for those that its owner does not have, `Unserved` for those that the harness
+    does not take.
+    """
+    if missing := [number for number, file_id in enumerate(file_ids) if file_id not in known]:
+        raise FilesMissing(missing)
+    plan = replace(plan, files=tuple(file_ref(file_id, known) for file_id in file_ids))
+    _check(plan, file_needs(plan.files), "")
+    return plan
+
+
+def file_ref(file_id: str, known: Mapping[str, file_pb2.File]) -> runtime_pb2.FileRef:
+    """What a runtime is told of a file; of one that was deleted meanwhile the id alone, which it finds gone when it reads."""
+    file = known.get(file_id)
+    if file is None:
+        return runtime_pb2.FileRef(file_id=file_id)
+    return runtime_pb2.FileRef(file_id=file_id, name=file.name, media_type=file.media_type, size=file.size)
 
 
 def _check(plan: Plan, wanted: Iterable[Need], prefix: str) -> None:

@@ -37,6 +37,14 @@ class RunsSettings(ServiceSettings):
             description="Where runtimes are told to reach the tool broker: its replicas' addresses, the first 8 of them; none: where this process listens."
         ),
     ] = None
+    file_keep_seconds: Annotated[
+        float,
+        Field(
+            ge=172_800,
+            le=31_536_000,
+            description="Seconds that a file is kept from the start or resume that names it, at least: so long may a person take to answer what the run asks.",
+        ),
+    ] = 2_592_000.0
     model_facade_address: Annotated[
         Addresses | None,
         Field(

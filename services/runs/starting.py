@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +12,7 @@ from harness.session.v1 import binding_pb2, session_service_pb2
 from services.common.errors import HarnessError, Reason
 from services.common.ids import new_run_id
 from services.common.logs import get_logger
-from services.runs import resume, serving, start
+from services.runs import placing, resume, serving, start
 from services.runs.cancelling import Canceller, tail_of
 from services.runs.clearing import Clearer
 from services.runs.clients.sessions import Binding
@@ -93,9 +92,14 @@ class Starter:
         if self._dispatcher.line_is_full_for(Share((harness_id, profile_id), plan.profile.max_concurrent_runs)):
             raise start.no_room()
 
-    async def checked(self, plan: Plan, files: Sequence[str]) -> Plan:
-        """The plan with what its agent may call, if its harness and the operator's tools, as they are now, serve it. Errors: `Unstartable`."""
-        serving.check_start(plan, files)
+    async def checked(self, plan: Plan, request: Request) -> Plan:
+        """The plan with the turn's files and what its agent may call, if its harness and the operator's tools, as they are now, serve it. Errors:
+        `Unstartable`.
+        """
+        serving.check_start(plan, request.body.files)
+        if request.body.files:
+            known = await placing.files_of(self._engine, request.owner, request.body.files)
+            plan = serving.with_files(plan, request.body.files, known)
         if not plan.has_tools:
             return plan
         grants = await self._engine.catalog.grants(plan.version.agent_id, plan.version.version)
@@ -104,7 +108,7 @@ class Starter:
     async def _checked_at_first(self, subject: str, request: Request, plan: Plan) -> Plan:
         """Before anything is reserved. A conversation that is pinned to another version is looked at with its slot (I4). Errors: `Unstartable`."""
         try:
-            return await self.checked(plan, request.body.files)
+            return await self.checked(plan, request)
         except serving.Unstartable:
             if await self._pinned_version(subject, request) in (0, plan.version.version):
                 raise
@@ -234,7 +238,7 @@ class Starter:
         if pinned is plan:
             return plan
         try:
-            return await self.checked(pinned, request.body.files)
+            return await self.checked(pinned, request)
         except serving.Unstartable:
             await self._canceller.end_reservation(binding, run_id, CancelReason.CLIENT_REQUEST)
             raise

@@ -20,7 +20,7 @@ def turn_input(held: HeldRun, issued: Issued, plan: Plan) -> runtime_pb2.TurnInp
     turn = runtime_pb2.TurnInput(
         system_prompt=compile_prompt(prompt.system, prompt.variables, asked.context),
         message=asked.message,
-        files=[runtime_pb2.FileRef(file_id=file_id) for file_id in asked.files],
+        files=plan.files,
         # I1: digests, of the owner's digest: no raw identity reaches a runtime.
         user_id=owner,
         conversation_id=engine.identity.conversation_key(owner, run.agent_id or "", run.conversation_id or ""),
@@ -29,6 +29,8 @@ def turn_input(held: HeldRun, issued: Issued, plan: Plan) -> runtime_pb2.TurnInp
     )
     if plan.grants:
         turn.tokens.append(engine.tool_token(run, issued.runtime_generation, marks_of(plan.grants)))
+    if plan.files:
+        turn.tokens.append(engine.files_token(run, issued.runtime_generation, tuple(dict.fromkeys(asked.files))))
     if plan.model_endpoint:
         turn.tokens.append(engine.model_token(run, issued.runtime_generation, plan.model_endpoint))
     if asked.HasField("client_context"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from harness.common.v1 import fence_pb2, runtime_ref_pb2
 from harness.event.v1 import event_pb2, payload_pb2
+from harness.files.v1 import file_library_service_pb2, file_library_service_pb2_grpc, file_pb2
 from harness.session.v1 import binding_pb2, session_service_pb2, session_service_pb2_grpc
 from harness.state.v1 import thread_state_service_pb2, thread_state_service_pb2_grpc
 from services.common.channels import Peer
@@ -19,6 +22,7 @@ class SessionsClient:
     def __init__(self, peer: Peer, facade: Peer) -> None:
         self._peer = peer
         self._stub = session_service_pb2_grpc.SessionServiceStub(peer.channel)
+        self._files = file_library_service_pb2_grpc.FileLibraryServiceStub(peer.channel)
         self._facade = facade
         self._state = thread_state_service_pb2_grpc.ThreadStateServiceStub(facade.channel)
 
@@ -39,6 +43,14 @@ class SessionsClient:
     ) -> session_service_pb2.ReserveTurnResponse:
         """Ask for the slot; a conflict is an outcome, not an error."""
         return await self._peer.call(self._stub.ReserveTurn, request, subject=subject)
+
+    async def files(self, owner: str, file_ids: Iterable[str], keep_until: float) -> dict[str, file_pb2.File]:
+        """What is known of those of the files that the owner has, by id; they are kept until then at least (Unix seconds)."""
+        request = file_library_service_pb2.ResolveFilesRequest(
+            owner_id=owner, file_ids=file_ids, keep_until=timestamp(keep_until)
+        )
+        response = await self._peer.call(self._files.ResolveFiles, request)
+        return {file.file_id: file for file in response.files}
 
     async def release(
         self, binding_id: str, run_id: str, *, stored: bool, issued: bool, interrupted: bool
