@@ -1,7 +1,7 @@
 """The adapter: its descriptor, what it can tell of a blueprint and of its own health. Needs no SDK: without one it says so."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +11,7 @@ from adapters.agentcore.options import DEFAULTS, model_of, read_options
 from adapters.agentcore.profile import PER_AGENT, Profile, read_profile
 from adapters.agentcore.sessions import AgentCoreSessions
 from adapters.sdk.capabilities import UNSUPPORTED, capability
-from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, plain
+from adapters.sdk.contract import Evaluation, HarnessRuntime, Reconciled, RuntimeConstruction, plain
 from adapters.sdk.errors import AuthenticationError, ConfigurationError, HarnessError, UnavailableError
 from adapters.sdk.health import CONFIGURATION, Impaired, Probe
 from adapters.sdk.session import ProviderSessionManager
@@ -21,9 +21,9 @@ from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb
 
 if TYPE_CHECKING:
     from adapters.agentcore.clients import Clients
+    from adapters.agentcore.provisioning.fleet import Fleet
     from adapters.agentcore.stopping import Stopper
 
-Locators = Callable[[Profile], HarnessLocator]
 _ONLY_MANAGED = (
     "stream.reasoning",
     "stream.usage",
@@ -37,9 +37,8 @@ _ONLY_MANAGED = (
 class AgentCoreAdapter(BaseAdapter):
     """Amazon Bedrock AgentCore as a harness."""
 
-    def __init__(self, *, per_agent: Locators | None = None) -> None:
-        """`per_agent`: finds the harnesses of profiles that have one for each agent; None: there are no such profiles."""
-        self._per_agent = per_agent
+    def __init__(self) -> None:
+        self._fleet: Fleet | None = None
         self._descriptor = describe(_sdk_version())
         self._sessions = AgentCoreSessions()
         self._shared: tuple[Clients, Stopper] | None = None
@@ -68,7 +67,8 @@ class AgentCoreAdapter(BaseAdapter):
         options = plain(blueprint.harness.options)
         try:
             profile = read_profile(profile_settings)
-            self._locator(profile)
+            if self._descriptor.sdk_version:
+                self._locator(profile)
             _check_region(profile)
         except ConfigurationError as error:
             return Evaluation(issues=[_issue("harness.profile_id", error)])
@@ -90,31 +90,50 @@ class AgentCoreAdapter(BaseAdapter):
         profile = read_profile(construction.profile_settings)
         locator = self._locator(profile)
         try:
+            # Only here: the process starts without the SDK, and says what it lacks.
             from adapters.agentcore.clients import Clients
             from adapters.agentcore.runtime import AgentCoreRuntime
             from adapters.agentcore.stopping import Stopper
         except ImportError as error:
-            raise UnavailableError(
-                "boto3 is not installed here: install the extra `agentcore`.",
-                code="sdk_missing",
-                retryable=False,
-                diagnostic=f"cannot import {error.name}",
-            ) from None
+            raise _sdk_missing(error) from None
         _check_region(profile)
         if self._shared is None:
             self._shared = Clients(), Stopper()
         clients, stopper = self._shared
         return AgentCoreRuntime(construction, profile, locator, clients, self._sessions, stopper)
 
+    async def reconcile_agents(
+        self, profile_settings: Mapping[str, Any], agent_ids: Sequence[str], ended_agent_ids: Sequence[str]
+    ) -> Reconciled:
+        """Harnesses of agents, where the profile has one for each. Raises HarnessError."""
+        profile = read_profile(profile_settings)
+        if profile.mode != PER_AGENT:
+            return Reconciled()
+        _check_region(profile)
+        return await self._fleet_of_harnesses().reconcile(profile, agent_ids, ended_agent_ids)
+
     def _locator(self, profile: Profile) -> HarnessLocator:
         if profile.mode != PER_AGENT:
             return SharedHarness(profile.harness_arn)
-        if self._per_agent is None:
-            raise ConfigurationError(
-                "This adapter makes no harness for each agent: use another mode in the profile's settings.",
-                code="profile_invalid",
-            )
-        return self._per_agent(profile)
+        return self._fleet_of_harnesses().locator(profile)
+
+    def _fleet_of_harnesses(self) -> "Fleet":
+        if self._fleet is None:
+            try:
+                from adapters.agentcore.provisioning.fleet import Fleet
+            except ImportError as error:
+                raise _sdk_missing(error) from None
+            self._fleet = Fleet()
+        return self._fleet
+
+
+def _sdk_missing(error: ImportError) -> HarnessError:
+    return UnavailableError(
+        "boto3 is not installed here: install the extra `agentcore`.",
+        code="sdk_missing",
+        retryable=False,
+        diagnostic=f"cannot import {error.name}",
+    )
 
 
 async def _look_at_environment() -> None:

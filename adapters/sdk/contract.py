@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from google.protobuf import json_format, struct_pb2
 
@@ -174,6 +174,32 @@ class HarnessAdapter(Protocol):
 
     async def create_runtime(self, construction: RuntimeConstruction) -> HarnessRuntime:
         """A runtime object for one binding: small, without network calls; `initialize` does the work."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What one reconciliation did; `left` changes wait for the next. `unlisted` are agents that have something here and were not named."""
+
+    created: int = 0
+    updated: int = 0
+    removed: int = 0
+    left: int = 0
+    unlisted: Sequence[str] = ()
+    # Codes of changes that failed, never a provider's text.
+    faults: Sequence[str] = ()
+
+
+@runtime_checkable
+class AgentReconciler(Protocol):
+    """What an adapter implements besides when its provider keeps something for each agent (AgentReconciliationService). Optional."""
+
+    async def reconcile_agents(
+        self, profile_settings: Mapping[str, Any], agent_ids: Sequence[str], ended_agent_ids: Sequence[str]
+    ) -> Reconciled:
+        """Makes what `agent_ids` lack, removes what `ended_agent_ids` have, and nothing else. Idempotent; may run at the same time as others, and as
+        turns. Raises HarnessError when the provider cannot be asked at all.
+        """
         ...
 
 

@@ -18,16 +18,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from adapters.sdk import process
-from adapters.sdk.contract import HarnessAdapter
+from adapters.sdk.contract import AgentReconciler, HarnessAdapter
 from adapters.sdk.errors import ConfigurationError, HarnessError
 from adapters.sdk.host.adapter_service import AdapterServicer
 from adapters.sdk.host.boundary import Boundary
 from adapters.sdk.host.limits import HostLimits
+from adapters.sdk.host.reconciliation_service import ReconciliationServicer
 from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.host.runtime_service import RuntimeServicer
 from adapters.sdk.host.worker_service import WorkerServicer
 from adapters.sdk.logs import configure_logging, describe, get_logger
-from harness.adapter.v1 import adapter_service_pb2_grpc
+from harness.adapter.v1 import adapter_service_pb2_grpc, reconciliation_service_pb2_grpc
 from harness.runtime.v1 import runtime_service_pb2_grpc
 from harness.worker.v1 import worker_service_pb2_grpc
 
@@ -78,6 +79,10 @@ class AdapterServer:
         else:
             adapter_servicer = AdapterServicer(adapter, self.registry)
             adapter_service_pb2_grpc.add_AdapterServiceServicer_to_server(adapter_servicer, self._server)
+            if isinstance(adapter, AgentReconciler):
+                reconciliation_service_pb2_grpc.add_AgentReconciliationServiceServicer_to_server(
+                    ReconciliationServicer(adapter), self._server
+                )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._names = [RUNTIME_SERVICE, WORKER_SERVICE if worker else ADAPTER_SERVICE]
         reflection.enable_server_reflection([*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)

@@ -139,6 +139,12 @@ def test_inline_functions_go_on_with_their_results_and_with_nothing_else(client)
         _invoke(client, *results)
 
 
+def test_words_beside_results_begin_anew(client):
+    _events(client, _script({"tools": [{"id": "c1", "name": "echo"}]}, {"text": "never"}))
+    result = {"toolResult": {"toolUseId": "c1", "content": [{"text": "dismissed"}], "status": "error"}}
+    assert _text(_events(client, result, _script({"text": "else"}))) == "else"
+
+
 def test_a_call_has_the_name_under_which_its_tool_is_offered(client):
     function = {"inlineFunction": {"description": "Echoes.", "inputSchema": {"type": "object"}}}
     tools = [{"type": "inline_function", "name": "kit-echo_1f", "config": function}]

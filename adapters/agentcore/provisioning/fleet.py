@@ -1,14 +1,15 @@
 """The harnesses of all profiles that have one for each agent: found for turns, and brought to what is wanted."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from adapters.agentcore.profile import Profile
 from adapters.agentcore.provisioning.control import ControlFault, open_control
-from adapters.agentcore.provisioning.provisioner import Provisioner, Round
+from adapters.agentcore.provisioning.provisioner import Provisioner
 from adapters.agentcore.provisioning.wanted import Spec, Wanted
+from adapters.sdk.contract import Reconciled
 from adapters.sdk.errors import (
     NO_SIDE_EFFECTS,
     ConfigurationError,
@@ -66,14 +67,15 @@ class Fleet:
         """Finds the harnesses of a profile. Raises ConfigurationError."""
         return AgentHarnesses(self._of(profile), read_per_agent(profile))
 
-    async def reconcile(self, profile: Profile, agent_ids: Iterable[str], *, complete: bool) -> Round:
-        """One round for a profile; see Provisioner.reconcile. Raises HarnessError."""
+    async def reconcile(self, profile: Profile, agent_ids: Iterable[str], ended: Sequence[str] = ()) -> Reconciled:
+        """One round for a profile (AgentReconciler). Raises HarnessError."""
         asked = read_per_agent(profile)
         wanted = [Wanted(asked.deployment, agent_id, asked.spec) for agent_id in agent_ids]
         try:
-            return await self._of(profile).reconcile(wanted, complete=complete)
+            done = await self._of(profile).reconcile(wanted, ended)
         except ControlFault as fault:
             raise _told(fault) from None
+        return Reconciled(done.created, done.updated, done.removed, done.left, done.unlisted, done.faults)
 
     async def close(self) -> None:
         """Ends what is under way, and all connections."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from adapters.agentcore.provisioning.wanted import DEPLOYMENT_TAG, SPEC_TAG, Wanted
+from adapters.agentcore.provisioning.wanted import AGENT_TAG, DEPLOYMENT_TAG, SPEC_TAG, Wanted
 
 READY = "READY"
 SETTLED = frozenset({"READY", "CREATE_FAILED", "UPDATE_FAILED", "DELETE_FAILED"})
@@ -34,9 +34,10 @@ class Plan:
         return len(self.create) + len(self.update) + len(self.remove)
 
 
-def plan(deployment: str, wanted: Iterable[Wanted], found: Iterable[Found], *, complete: bool) -> Plan:
-    """The steps. `complete` says that `wanted` is all there is: only then is anything removed."""
+def plan(deployment: str, wanted: Iterable[Wanted], ended: Iterable[str], found: Iterable[Found]) -> Plan:
+    """The steps. Removed are harnesses of `ended` agents alone, whatever else there is: what was not named may have conversations."""
     by_name = {each.name: each for each in wanted}
+    over = frozenset(ended)
     there = {each.name: each for each in found}
     create = tuple(each for name, each in sorted(by_name.items()) if name not in there)
     update: list[tuple[Found, Wanted]] = []
@@ -46,7 +47,7 @@ def plan(deployment: str, wanted: Iterable[Wanted], found: Iterable[Found], *, c
         if each.tags.get(DEPLOYMENT_TAG) != deployment or each.status not in SETTLED:
             continue
         if name not in by_name:
-            if complete:
+            if each.tags.get(AGENT_TAG) in over:
                 remove.append(each)
         elif each.status == "CREATE_FAILED":
             # A failed one is not mended by an update; its name is free again for a later round.

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from adapters.agentcore.provisioning.control import Control, ControlFault
 from adapters.agentcore.provisioning.plan import READY, Found, plan
-from adapters.agentcore.provisioning.wanted import DEPLOYMENT_TAG, SPEC_TAG, Wanted
+from adapters.agentcore.provisioning.wanted import AGENT_TAG, DEPLOYMENT_TAG, SPEC_TAG, Wanted
 
 MAX_CHANGES = 50
 """Changes of one round; the rest is left to the next (I35)."""
@@ -40,6 +40,8 @@ class Round:
     removed: int = 0
     left: int = 0
     faults: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
+    """Agents that have a harness here and are not wanted."""
 
 
 class Provisioner:
@@ -58,19 +60,19 @@ class Provisioner:
         self._seen: list[Found] = []
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
-    async def reconcile(self, wanted: Sequence[Wanted], *, complete: bool) -> Round:
+    async def reconcile(self, wanted: Sequence[Wanted], ended: Sequence[str] = ()) -> Round:
         """One round. Errors: ControlFault when the harnesses cannot be listed; a change that fails is counted instead."""
         async with self._round:
             specs = {each.name: each.spec_digest for each in wanted}
             # Only what may be left alone goes by tags that were read before: whatever is to be changed is asked for its tags anew.
             known = {each.arn: each.tags for each in self._seen if each.tags.get(SPEC_TAG) == specs.get(each.name)}
             found = await self._call(lambda control: control.of_deployment(self._deployment, known))
-            steps = plan(self._deployment, wanted, found, complete=complete)
+            steps = plan(self._deployment, wanted, ended, found)
             self._remember(found, specs)
             changes: list[Change] = [("created", partial(_create, each)) for each in steps.create]
             changes += [("updated", partial(_update, *each)) for each in steps.update]
             changes += [("removed", partial(_remove, each)) for each in steps.remove]
-            return await self._carry_out(changes)
+            return replace(await self._carry_out(changes), unlisted=self._unlisted(found, specs))
 
     async def arn(self, wanted: Wanted) -> str:
         """The ARN of an agent's harness, ready to be invoked; made if need be, once however many ask. Errors: ControlFault."""
@@ -150,15 +152,19 @@ class Provisioner:
             except ControlFault as fault:
                 faults.append(fault.code)
                 if fault.throttled:
-                    return Round(**done, left=len(changes) - number, faults=tuple(faults))
+                    return _told(done, len(changes) - number, faults)
         if faults:
             _log.warning("harnesses_not_changed", extra={"count": len(faults), "codes": sorted(set(faults))})
-        return Round(**done, left=max(0, len(changes) - MAX_CHANGES), faults=tuple(faults))
+        return _told(done, max(0, len(changes) - MAX_CHANGES), faults)
 
     def _remember(self, found: Sequence[Found], wanted: Mapping[str, str]) -> None:
         ours = [each for each in found if each.tags.get(DEPLOYMENT_TAG) == self._deployment and each.name in wanted]
         self._seen = ours
         self._arns = {each.name: each.arn for each in ours if each.status == READY}
+
+    def _unlisted(self, found: Sequence[Found], wanted: Mapping[str, str]) -> tuple[str, ...]:
+        ours = [each for each in found if each.tags.get(DEPLOYMENT_TAG) == self._deployment and each.name not in wanted]
+        return tuple(sorted({each.tags.get(AGENT_TAG, "") for each in ours if each.status != "DELETING"} - {""}))
 
     async def _call(self, ask: Callable[[Control], T]) -> T:
         return await asyncio.to_thread(lambda: ask(self._opened()))
@@ -180,3 +186,7 @@ def _update(found: Found, wanted: Wanted, control: Control) -> bool:
 
 def _remove(found: Found, control: Control) -> bool:
     return control.remove(found)
+
+
+def _told(done: Mapping[str, int], left: int, faults: Sequence[str]) -> Round:
+    return Round(done["created"], done["updated"], done["removed"], left, tuple(faults))

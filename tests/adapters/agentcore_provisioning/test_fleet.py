@@ -39,7 +39,8 @@ async def test_a_turn_gets_the_harness_of_its_agent_and_a_round_removes_what_is_
     assert one != two
     assert await fleet.locator(profile).arn_for("one") == one
     assert len(standin.control.harnesses) == 2
-    made = await fleet.reconcile(profile, ["one"], complete=True)
+    assert (await fleet.reconcile(profile, ["one"])).unlisted == ("two",)
+    made = await fleet.reconcile(profile, ["one"], ["two"])
     assert (made.created, made.removed) == (0, 1)
     assert "arn:" not in repr(locator)
 
@@ -62,7 +63,7 @@ async def test_i22_faults_are_classified_and_say_nothing_of_the_operators(standi
     # As often as the client tries.
     standin.control.faults.extend([Fault("ListHarnesses", fault)] * 6)
     profile = _profile(standin.url)
-    for asked in (lambda: fleet.locator(profile).arn_for("one"), lambda: fleet.reconcile(profile, [], complete=True)):
+    for asked in (lambda: fleet.locator(profile).arn_for("one"), lambda: fleet.reconcile(profile, [])):
         with pytest.raises(HarnessError) as caught:
             await asked()
         assert (type(caught.value), caught.value.code) == (kind, code)

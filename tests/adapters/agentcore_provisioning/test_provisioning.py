@@ -7,7 +7,7 @@ import pytest
 from adapters.agentcore.provisioning.control import ControlFault, open_control
 from adapters.agentcore.provisioning.plan import Found, plan
 from adapters.agentcore.provisioning.provisioner import MAX_CHANGES, Provisioner
-from adapters.agentcore.provisioning.wanted import DEPLOYMENT_TAG, SPEC_TAG, Spec, Wanted
+from adapters.agentcore.provisioning.wanted import AGENT_TAG, DEPLOYMENT_TAG, SPEC_TAG, Spec, Wanted
 from tests.standins.agentcore import ACCOUNT, REGION, AgentCore, Fault
 
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/approved"
@@ -53,7 +53,7 @@ def _there(standin):
 
 async def test_harnesses_are_made_with_role_model_and_tags_and_then_left_alone(standin, replicas):
     one, two = _wanted("one"), _wanted("two", model="")
-    made = await replicas[0].reconcile([one, two], complete=True)
+    made = await replicas[0].reconcile([one, two])
     assert (made.created, made.updated, made.removed, made.left, made.faults) == (2, 0, 0, 0, ())
     kept = _there(standin)[one.name]
     assert kept.tags == one.tags
@@ -63,56 +63,60 @@ async def test_harnesses_are_made_with_role_model_and_tags_and_then_left_alone(s
     # Idempotent, while they are being made as well as afterwards.
     for _ in range(2):
         standin.control.calls.clear()
-        again = await replicas[1].reconcile([two, one], complete=True)
+        again = await replicas[1].reconcile([two, one])
         assert (again.created, again.updated, again.removed) == (0, 0, 0)
         assert set(standin.control.calls) <= {"ListHarnesses", "ListTagsForResource"}
         _settle(standin)
     # Tags that were read are not asked for again: a round of agents that stay costs pages of the listing alone.
     standin.control.calls.clear()
-    await replicas[1].reconcile([one, two], complete=True)
+    await replicas[1].reconcile([one, two])
     assert standin.control.calls == ["ListHarnesses"]
 
 
 async def test_tags_are_read_anew_before_anything_is_changed(standin, replicas):
-    await replicas[0].reconcile([_wanted("one")], complete=True)
+    await replicas[0].reconcile([_wanted("one")])
     _settle(standin)
-    await replicas[0].reconcile([_wanted("one")], complete=True)
+    await replicas[0].reconcile([_wanted("one")])
     # Meanwhile somebody took it over.
     _there(standin)[_wanted("one").name].tags[DEPLOYMENT_TAG] = "another"
-    for wanted in ([], [_wanted("one", role=OTHER_ROLE)]):
-        made = await replicas[0].reconcile(wanted, complete=True)
+    for wanted, ended in (([], ["one"]), ([_wanted("one", role=OTHER_ROLE)], [])):
+        made = await replicas[0].reconcile(wanted, ended)
         assert (made.updated, made.removed) == (0, 0)
     assert len(standin.control.harnesses) == 1
 
 
 async def test_a_changed_spec_is_an_update_and_is_made_again_if_its_tag_was_lost(standin, replicas):
-    await replicas[0].reconcile([_wanted("one")], complete=True)
+    await replicas[0].reconcile([_wanted("one")])
     _settle(standin)
     later = _wanted("one", role=OTHER_ROLE)
     standin.control.faults.append(Fault("TagResource", "InternalServerException"))
     # The control plane's own retries do not count here: boto3 tries a server error again by itself.
     standin.control.faults.extend([Fault("TagResource", "InternalServerException")] * 2)
-    lost = await replicas[0].reconcile([later], complete=True)
+    lost = await replicas[0].reconcile([later])
     assert lost.faults == ("InternalServerException",)
     _settle(standin)
     kept = _there(standin)[later.name]
     assert (kept.document["executionRoleArn"], kept.tags[SPEC_TAG]) == (OTHER_ROLE, _wanted("one").spec_digest)
-    assert (await replicas[1].reconcile([later], complete=True)).updated == 1
+    assert (await replicas[1].reconcile([later])).updated == 1
     _settle(standin)
     assert kept.tags[SPEC_TAG] == later.spec_digest
-    assert (await replicas[0].reconcile([later], complete=True)).updated == 0
+    assert (await replicas[0].reconcile([later])).updated == 0
 
 
-async def test_only_what_is_ours_and_not_wanted_is_removed_and_only_when_all_is_known(standin, replicas):
-    await replicas[0].reconcile([_wanted("one"), _wanted("two")], complete=True)
+async def test_only_what_is_ours_and_was_named_as_ended_is_removed(standin, replicas):
+    await replicas[0].reconcile([_wanted("one"), _wanted("two"), _wanted("four")])
     _settle(standin)
     stranger = _wanted("three")
-    standin.control.add(stranger.name, tags={DEPLOYMENT_TAG: "another"})
+    standin.control.add(stranger.name, tags={DEPLOYMENT_TAG: "another", AGENT_TAG: "three"})
     standin.control.add("by_hand")
-    assert (await replicas[0].reconcile([_wanted("one")], complete=False)).removed == 0
-    assert (await replicas[0].reconcile([_wanted("one")], complete=True)).removed == 1
+    # What is not named may have conversations, so it stays, and is told of.
+    made = await replicas[0].reconcile([_wanted("one")])
+    assert (made.removed, made.unlisted) == (0, ("four", "two"))
+    # An agent that lives is not removed, whoever says so.
+    assert (await replicas[0].reconcile([_wanted("one")], ["two", "three", "one", "nobody"])).removed == 1
+    assert (await replicas[0].reconcile([_wanted("one")])).unlisted == ("four",)
     _settle(standin)
-    assert set(_there(standin)) == {_wanted("one").name, stranger.name, "by_hand"}
+    assert set(_there(standin)) == {_wanted("one").name, _wanted("four").name, stranger.name, "by_hand"}
     # A name of ours that somebody else has is never used.
     with pytest.raises(ControlFault, match="harness_of_another_owner"):
         await replicas[0].arn(stranger)
@@ -120,16 +124,16 @@ async def test_only_what_is_ours_and_not_wanted_is_removed_and_only_when_all_is_
 
 async def test_a_create_whose_answer_was_lost_is_found_again(standin, replicas):
     standin.control.faults.append(Fault("CreateHarness"))
-    await replicas[0].reconcile([_wanted("one")], complete=True)
+    await replicas[0].reconcile([_wanted("one")])
     assert len(standin.control.harnesses) == 1
     _settle(standin)
-    assert (await replicas[0].reconcile([_wanted("one")], complete=True)).created == 0
+    assert (await replicas[0].reconcile([_wanted("one")])).created == 0
     assert len(standin.control.harnesses) == 1
 
 
 async def test_two_replicas_at_once_make_each_harness_once(standin, replicas):
     wanted = [_wanted(f"agent-{number}") for number in range(8)]
-    rounds = await asyncio.gather(*(each.reconcile(wanted, complete=True) for each in replicas))
+    rounds = await asyncio.gather(*(each.reconcile(wanted) for each in replicas))
     assert sum(each.created for each in rounds) == 8
     assert [each.faults for each in rounds] == [(), ()]
     assert set(_there(standin)) == {each.name for each in wanted}
@@ -153,9 +157,9 @@ async def test_a_turn_that_comes_first_makes_the_harness_once_and_waits_until_it
 
 async def test_a_round_makes_it_known_to_turns(standin, replicas):
     wanted = _wanted("one")
-    await replicas[1].reconcile([wanted], complete=True)
+    await replicas[1].reconcile([wanted])
     _settle(standin)
-    await replicas[0].reconcile([wanted], complete=True)
+    await replicas[0].reconcile([wanted])
     standin.control.calls.clear()
     assert (await replicas[0].arn(wanted)).endswith(next(iter(standin.control.harnesses)))
     assert standin.control.calls == []
@@ -172,39 +176,39 @@ async def test_one_who_gives_up_stops_nobody_else(standin, replicas):
 
 
 async def test_a_failed_harness_is_told_removed_and_made_anew(standin, replicas):
-    await replicas[0].reconcile([_wanted("one")], complete=True)
+    await replicas[0].reconcile([_wanted("one")])
     (kept,) = standin.control.harnesses.values()
     kept.document["status"] = "CREATE_FAILED"
     with pytest.raises(ControlFault, match="harness_create_failed"):
         await replicas[0].arn(_wanted("one"))
-    assert (await replicas[0].reconcile([_wanted("one")], complete=True)).removed == 1
+    assert (await replicas[0].reconcile([_wanted("one")])).removed == 1
     _settle(standin)
-    assert (await replicas[0].reconcile([_wanted("one")], complete=True)).created == 1
+    assert (await replicas[0].reconcile([_wanted("one")])).created == 1
 
 
 async def test_throttling_ends_a_round_and_another_fault_only_its_change(standin, replicas):
     wanted = [_wanted(f"agent-{number}") for number in range(4)]
     standin.control.faults.append(Fault("CreateHarness", "AccessDeniedException"))
-    made = await replicas[0].reconcile(wanted, complete=True)
+    made = await replicas[0].reconcile(wanted)
     assert (made.created, made.faults, made.left) == (3, ("AccessDeniedException",), 0)
     standin.control.faults.extend([Fault("CreateHarness", "ServiceQuotaExceededException")])
-    made = await replicas[0].reconcile([*wanted, _wanted("more")], complete=True)
+    made = await replicas[0].reconcile([*wanted, _wanted("more")])
     assert (made.created, made.left, made.faults) == (0, 2, ("ServiceQuotaExceededException",))
 
 
 async def test_a_round_is_bounded_and_the_next_goes_on(standin, replicas):
     standin.control.page = 20
     wanted = [_wanted(f"agent-{number}") for number in range(MAX_CHANGES + 5)]
-    made = await replicas[0].reconcile(wanted, complete=True)
+    made = await replicas[0].reconcile(wanted)
     assert (made.created, made.left) == (MAX_CHANGES, 5)
-    assert (await replicas[0].reconcile(wanted, complete=True)).created == 5
+    assert (await replicas[0].reconcile(wanted)).created == 5
     assert len(standin.control.harnesses) == MAX_CHANGES + 5
 
 
 async def test_i18_a_fault_says_nothing_of_role_or_arn(standin, replicas):
     standin.control.faults.extend([Fault("ListHarnesses", "AccessDeniedException")])
     with pytest.raises(ControlFault) as caught:
-        await replicas[0].reconcile([_wanted("one")], complete=True)
+        await replicas[0].reconcile([_wanted("one")])
     assert str(caught.value) == "AccessDeniedException"
     assert "arn:" not in repr(_wanted("one"))
 
@@ -218,6 +222,6 @@ def test_names_are_stable_apart_and_legal():
 
 @pytest.mark.parametrize("status", ["CREATING", "UPDATING", "DELETING"])
 def test_what_is_being_changed_waits_for_a_later_round(status):
-    found = Found(_wanted("a").name, "id", "arn", status, {DEPLOYMENT_TAG: "d"})
-    assert plan("d", [], [found], complete=True).size == 0
-    assert plan("d", [_wanted("a")], [found], complete=True).size == 0
+    found = Found(_wanted("a").name, "id", "arn", status, {DEPLOYMENT_TAG: "d", AGENT_TAG: "a"})
+    assert plan("d", [], ["a"], [found]).size == 0
+    assert plan("d", [_wanted("a")], [], [found]).size == 0

@@ -71,6 +71,9 @@ class DataPlane:
             raise Refused("ValidationException", f"toolResult does not match toolUse: {given}, asked {session.asked}.")
         rest, session.rest, session.asked = session.rest, None, ()
         session.results = results
+        if newest_user_text(messages):
+            # Results and words: a person said something else instead, and what was to come after the results is over.
+            return None
         # An empty rest is a turn that says nothing more; it is not an absent one.
         return rest or [{"stop": "end_turn"}]
 

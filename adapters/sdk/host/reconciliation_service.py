@@ -1,0 +1,34 @@
+"""`harness.adapter.v1.AgentReconciliationService`: what the provider keeps for each agent, where an adapter has such a thing."""
+
+from typing import Any
+
+from adapters.sdk.contract import AgentReconciler, plain
+from harness.adapter.v1 import reconciliation_service_pb2 as pb2
+from harness.adapter.v1 import reconciliation_service_pb2_grpc
+
+MAX_UNLISTED = 100
+MAX_FAULTS = 16
+Context = Any
+
+
+class ReconciliationServicer(reconciliation_service_pb2_grpc.AgentReconciliationServiceServicer):
+    """One adapter's agents as the catalog sees to them."""
+
+    def __init__(self, adapter: AgentReconciler) -> None:
+        self._adapter = adapter
+
+    async def ReconcileAgents(
+        self, request: pb2.ReconcileAgentsRequest, context: Context
+    ) -> pb2.ReconcileAgentsResponse:
+        """One round for one profile."""
+        living = set(request.agent_ids)
+        ended = [agent_id for agent_id in request.ended_agent_ids if agent_id not in living]
+        done = await self._adapter.reconcile_agents(plain(request.profile_settings), list(request.agent_ids), ended)
+        return pb2.ReconcileAgentsResponse(
+            created=done.created,
+            updated=done.updated,
+            removed=done.removed,
+            left=done.left,
+            unlisted_agent_ids=sorted(done.unlisted)[:MAX_UNLISTED],
+            fault_codes=sorted(set(done.faults))[:MAX_FAULTS],
+        )
