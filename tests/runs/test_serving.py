@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from harness.adapter.v1 import descriptor_pb2
 from harness.catalog.v1 import agent_pb2, resolution_service_pb2
 from harness.common.v1 import blueprint_pb2, capability_pb2, error_pb2
 from harness.event.v1 import payload_pb2
+from harness.files.v1 import file_library_service_pb2, file_library_service_pb2_grpc
 from harness.run.v1 import run_pb2
 from harness.runtime.v1 import runtime_pb2
+from services.common.channels import connect
 from services.common.errors import HarnessError, Reason
 from services.runs import ending, serving
 from services.runs.plan import Plan
-from tests.runs.mesh import LONG, Client, Mesh, fence_of, text
+from tests.runs.mesh import LONG, TOKEN, Client, Mesh, fence_of, text
 from tests.runs.varied_host import VARIABLE
 
 DURABLE = ["session.multi_turn", "thread.durable_commit"]
@@ -126,6 +129,48 @@ async def test_files_need_a_harness_that_takes_them(varied: Varied, callers: tup
     error = await refused(lambda: client.start(agent, "look", files=["file-1"]))
     assert {issue.path for issue in error.details} == {"files[0]", "files"}
     assert (await accepted(lambda: client.start(agent, "hello"), client)).status == run_pb2.RUN_STATUS_COMPLETED
+
+
+async def test_a_turn_reads_the_files_it_names(varied: Varied, callers: tuple[Client, Client]) -> None:
+    client, _ = callers
+    other = Client(varied.mesh)
+    varied.become("1.1.0", *DURABLE, "input.documents")
+    agent = await client.agent("default")
+    mine, image = await _upload(client, b"hello file"), await _upload(client, b"GIF89a" + bytes(20), "image/gif")
+    theirs = await _upload(other, b"not yours")
+    await other.close()
+
+    async def read() -> run_pb2.Run:
+        return await client.start(agent, "look", files=[mine, mine])
+
+    run = await accepted(read, client)
+    assert run.status == run_pb2.RUN_STATUS_COMPLETED
+    said = text(await client.events(run.run_id))
+    assert said.count("notes text/plain 10: hello file; ") == 2
+    # I2: what is not there and what is another's is the same.
+    for unknown in ("file-1", theirs):
+        with pytest.raises(HarnessError) as caught:
+            await client.start(agent, "look", files=[mine, unknown])
+        assert caught.value.reason is Reason.INVALID_REQUEST
+        assert [issue.path for issue in caught.value.details] == ["files[1]"]
+    error = await refused(lambda: client.start(agent, "look", files=[mine, image]))
+    assert {issue.path for issue in error.details} == {"files[1]", "files"}
+
+
+async def _upload(client: Client, content: bytes, media_type: str = "text/plain") -> str:
+    peer = connect(client.mesh.address("sessions"), SecretStr(TOKEN))
+
+    async def sent() -> AsyncIterator[file_library_service_pb2.UploadFileRequest]:
+        yield file_library_service_pb2.UploadFileRequest(
+            name="notes", media_type=media_type, chunk=content, complete=True
+        )
+
+    try:
+        stub: Any = file_library_service_pb2_grpc.FileLibraryServiceStub(peer.channel)
+        answer = await peer.call(stub.UploadFile, sent(), subject=client.subject, timeout=LONG)
+    finally:
+        await peer.close()
+    return answer.file.file_id
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """An adapter whose next version can do other things than the one before: `VARIED='{"version": …}' python -m tests.runs.varied_host --listen ADDRESS`.
 
 It serves as the harness `reference`. `VARIED` holds `version`, `strategy` (of the thread state) and `capabilities` (keys that are native). A message
-`hold FILE` writes state and ends once the file is there.
+`hold FILE` writes state and ends once the file is there. What a turn's files hold is said first.
 """
 
 import asyncio
@@ -44,6 +44,9 @@ class VariedAdapter(SimpleAdapter):
         known = await turn.thread.load_head() if self._keeps_state and turn.thread_revision else None
         if word == "hold":
             await turn.thread.write_part(b"state", "varied.v1")
+        for file in turn.files:
+            content = await turn.files_access.read(file)
+            yield events.text(f"{file.name} {file.media_type} {file.size}: {content.decode()}; ")
         yield events.text(f"revision {turn.thread_revision}, parts {len(known.parts) if known else 0}")
         while word == "hold" and not os.path.exists(name):  # noqa: ASYNC110, ASYNC240 - a file signals nothing
             await asyncio.sleep(0.02)
