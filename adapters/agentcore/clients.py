@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -73,6 +74,9 @@ class Clients:
     """Those of one adapter process."""
 
     def __init__(self) -> None:
+        # I18: what they log below that has requests in it, and with them ARNs and prompts.
+        for name in ("boto3", "botocore", "urllib3"):
+            logging.getLogger(name).setLevel(logging.ERROR)
         self._open: dict[Address, _Shared] = {}
         self._session: Any = None
 

@@ -134,3 +134,12 @@ async def test_clients_are_shared_and_the_last_user_closes_them(standin):
     fourth = await clients.acquire(profile)
     assert fourth is not first
     await clients.release(fourth)
+
+
+async def test_i18_no_log_has_an_arn_or_a_prompt_at_any_level(rig, caplog):
+    caplog.set_level("DEBUG")
+    conversation = await rig.conversation()
+    assert kind((await conversation.say("canary-prompt"))[-1]) == "run_completed"
+    logged = "\n".join(f"{one.name} {one.getMessage()}" for one in caplog.records)
+    assert "arn:" not in logged
+    assert "canary-prompt" not in logged
