@@ -83,8 +83,8 @@ async def _look_for_credential() -> None:
         return
     if not os.environ.get(FILE_VARIABLE) and not os.environ.get(KEY_VARIABLE):
         raise AuthenticationError(
-            f"There is no credential for the model: set {FILE_VARIABLE} to a file with a key, or to {ELSEWHERE} if each profile has one or "
-            "runs in a sandbox."
+            f"There is no credential for the model: set {FILE_VARIABLE} to a file with a key, or {KEY_VARIABLE}, where the adapter is started, "
+            f"and start it again; or set {FILE_VARIABLE} to {ELSEWHERE} if each profile has a key or runs in a sandbox."
         )
     credential(Profile(), os.environ)
 

@@ -21,7 +21,11 @@ from adapters.sdk.errors import (
 OVERLOADED = 529
 _BY_STATUS: dict[int, tuple[type[HarnessError], str, str]] = {
     400: (ConfigurationError, "provider_invalid_request", "The model's provider refused the request as invalid."),
-    401: (AuthenticationError, "provider_authentication", "The model's provider does not accept the credential."),
+    401: (
+        AuthenticationError,
+        "provider_authentication",
+        "The credential for the model is missing or is not accepted.",
+    ),
     403: (AuthorizationError, "provider_permission", "The model's provider does not allow this with the credential."),
     404: (ConfigurationError, "model_unknown", "The model's provider does not know the model or the address."),
     413: (ConfigurationError, "request_too_large", "The conversation is larger than the model's provider takes."),

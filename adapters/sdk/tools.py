@@ -176,7 +176,10 @@ class Tools:
     ) -> ToolResult | ApprovalNeeded:
         """As `Tool.invoke`, by id."""
         if self._access is None:
-            raise ConfigurationError("This run has no access to portable tools.", code="tools_unavailable")
+            raise ConfigurationError(
+                "This run has no access to portable tools: bind some under tools.bindings of the agent.",
+                code="tools_unavailable",
+            )
         given = _arguments(arguments)
         if isinstance(given, str):
             return failed(tool_call_id, "arguments_invalid", given)

@@ -79,6 +79,17 @@ def names_model_endpoints(path: Path) -> bool:
     return bool(_section(path, "model_endpoints"))
 
 
+def named_variables(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """The variables that the file takes credentials from: those the catalog reads, and those of the model egress."""
+    tokens = _named(path, "adapters", "token_env") | _named(path, "tools", "token_env")
+    return tokens, _named(path, "model_endpoints", "credential_env")
+
+
+def _named(path: Path, section: str, key: str) -> frozenset[str]:
+    entries = [entry for entry in _section(path, section) if isinstance(entry, dict)]
+    return frozenset(entry[key] for entry in entries if isinstance(entry.get(key), str))
+
+
 def _section(path: Path, name: str) -> list[Any]:
     try:
         text = path.read_bytes()

@@ -84,6 +84,9 @@ class Options:
     adapters: Sequence[EmbeddedAdapter]
     bus_command: Sequence[str]
     replicas: Replicas = field(default_factory=Replicas)
+    token_variables: frozenset[str] = frozenset()
+    credential_variables: frozenset[str] = frozenset()
+    """Variables that the operator file names: the catalog gets the first, the model egress the second, and nobody else either."""
     model_egress: bool = False
     """Whether the operator file names model endpoints, which sandboxes reach through the model egress."""
     store_url: str = field(default="", repr=False)
@@ -113,7 +116,8 @@ def _services(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
 
     def own(name: str, replica: int) -> dict[str, str]:
         if name == "catalog":
-            return {"HARNESS_CONFIG_FILE": str(options.config_file.absolute())}
+            named = _named(options, options.token_variables)
+            return {**named, "HARNESS_CONFIG_FILE": str(options.config_file.absolute())}
         if name == "sessions":
             return {
                 "HARNESS_FACADE_LISTEN": layout.facade(replica),
@@ -194,15 +198,14 @@ def _gateways(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
 
 
 def _egress(layout: Layout, secrets: SecretFiles, options: Options) -> Component:
-    # The one process that may have a provider's credential from the environment: the operator file names the variables.
-    environment = {name: value for name, value in options.environment.items() if not name.startswith("HARNESS_")}
     return Component(
         service="egress",
         replica=1,
         address=layout.model_facade,
         command=[sys.executable, "-m", "services.egress"],
         environment={
-            **environment,
+            # The one process that may have a provider's credential from the environment.
+            **_named(options, options.credential_variables),
             **_service_environment(secrets, options),
             "HARNESS_CONFIG_FILE": str(options.config_file.absolute()),
             "HARNESS_FACADE_LISTEN": layout.model_facade,
@@ -211,6 +214,10 @@ def _egress(layout: Layout, secrets: SecretFiles, options: Options) -> Component
         },
         stop_order=StopOrder.BACK,
     )
+
+
+def _named(options: Options, names: frozenset[str]) -> dict[str, str]:
+    return {name: options.environment[name] for name in names if name in options.environment}
 
 
 def _adapter(adapter: EmbeddedAdapter, options: Options) -> Component:

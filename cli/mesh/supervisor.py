@@ -17,7 +17,7 @@ from typing import Any
 from cli.mesh.bus_program import bus_program
 from cli.mesh.child import Child, ChildEnded
 from cli.mesh.layout import Layout, layout_of
-from cli.mesh.operator_file import embedded_adapters, names_model_endpoints, write_default
+from cli.mesh.operator_file import embedded_adapters, named_variables, names_model_endpoints, write_default
 from cli.mesh.plan import Component, Options, StopOrder, plan
 from cli.mesh.replicas import Replicas
 from cli.mesh.secrets import secret_files
@@ -215,6 +215,7 @@ class Mesh:
 
 def _components(layout: Layout, options: UpOptions) -> list[Component]:
     config_file = options.config_file or write_default(layout)
+    tokens, credentials = named_variables(config_file)
     return plan(
         layout,
         secret_files(layout.secrets),
@@ -225,6 +226,8 @@ def _components(layout: Layout, options: UpOptions) -> list[Component]:
             embedded_adapters(config_file, layout),
             bus_program(),
             options.replicas,
+            token_variables=tokens,
+            credential_variables=credentials,
             model_egress=names_model_endpoints(config_file),
             store_url=options.store_url,
         ),

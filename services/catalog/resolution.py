@@ -65,7 +65,11 @@ def _asked(state: HarnessState | None, profile_id: str) -> _Asked:
         raise HarnessError(Reason.HARNESS_DISABLED, "The operator disabled this harness.")
     profile = state.adapter.profiles.get(profile_id)
     if profile is None:
-        raise HarnessError(Reason.HARNESS_UNKNOWN, "The harness has no such profile in the operator's file.")
+        known = ", ".join(sorted(state.adapter.profiles))
+        raise HarnessError(
+            Reason.HARNESS_UNKNOWN,
+            f"Harness {state.adapter.harness_id} has no profile {profile_id} in the operator's file; it has: {known}.",
+        )
     if state.blocked:
         raise HarnessError(Reason.HARNESS_CONTRACT_INCOMPATIBLE, f"The harness is blocked: {state.blocked}")
     return _Asked(state, profile)

@@ -43,7 +43,7 @@ async def serve(process: Process[EgressSettings]) -> None:
         if settings.metrics_listen is not None:
             resources.callback(MetricsListener(settings.metrics_listen).close)
         listener, address = _bind(settings.facade_listen)
-        resources.callback(listener.close)
+        resources.callback(_close, listener, address)
         peer = connect(settings.sessions_address, settings.outgoing_token, idempotent_methods=[GET_BINDING])
         resources.push_async_callback(peer.close)
         client = httpx.AsyncClient(follow_redirects=False, timeout=_timeout(settings), limits=_limits(settings))
@@ -123,6 +123,12 @@ def _config(proxy: Proxy, settings: EgressSettings) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, int(settings.shutdown_grace_seconds)),
     )
+
+
+def _close(listener: socket.socket, address: str) -> None:
+    listener.close()
+    if address.startswith("unix:"):
+        Path(address.removeprefix("unix:")).unlink(missing_ok=True)
 
 
 def _bind(address: str) -> tuple[socket.socket, str]:
