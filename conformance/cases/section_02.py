@@ -166,7 +166,9 @@ async def r2_8_everywhere(kit: Kit) -> None:
 async def _started(kit: Kit, binding: Binding) -> tuple[Run, Stream]:
     run = binding.run(kit.message((Say(pieces=("one ", "two ", "three")), Hang())))
     stream = run.start()
-    await stream.read_until(3)
+    # A session that the adapter names may be told before the first text.
+    while text_of(stream.drafts) != "one two three" and await stream.read() is not None:
+        pass
     return run, stream
 
 
@@ -185,20 +187,21 @@ async def r2_9_joins(kit: Kit) -> None:
     await run.cancel()
     await run.follow(third, commit=False)
     run.expect_end("run_cancelled")
-    expect(text_of(run.drafts) == "three", "The turn was played again.")
+    expect(text_of(run.drafts) == text_of(stream.drafts[2:]), "The turn was played again.")
 
 
 @case("R2.10", "AttachRun shows the same, and ends older streams")
 async def r2_10_attach(kit: Kit) -> None:
     binding = await kit.binding()
     run, stream = await _started(kit, binding)
+    shown = list(stream.drafts)
     attached = run.attach(1)
     await attached.read_until(2)
     expect(attached.drafts[:2] == stream.drafts[1:3], "After offset 1 other drafts came than before.")
     while await stream.read() is not None:
         pass
     expect(stream.refusal is not None, "The older stream ended as if the run had.")
-    fresh = run.attach(3)
+    fresh = run.attach(len(shown))
     drafts = await fresh.read()
     expect(drafts == [], "With nothing new the first response of AttachRun should come without drafts.")
     await run.cancel()

@@ -1,7 +1,7 @@
 """Drives the AgentCore adapter against a stand-in of the service that plays the scripts in messages.
 
 What the service's model cannot say (a failure in words of its own, an event that the service does not have) the adapter plays itself, under a
-profile that allows faults. A form and a subagent have no words at all.
+profile that allows faults. A subagent, an approval of the provider's own and the code of a provider's tool have no words at all.
 """
 
 import json
@@ -9,8 +9,23 @@ import os
 from typing import Any
 
 from conformance.drivers.driver import Driver
-from conformance.failure import CannotExpressError
-from conformance.scenario import CallTool, CountUsage, Crash, Emit, FailWith, Hang, OwnTool, Say, Step, Steps, Think
+from conformance.failure import Broken, CannotExpressError
+from conformance.scenario import (
+    AskForm,
+    CallTool,
+    CountUsage,
+    Crash,
+    Emit,
+    FailWith,
+    FormField,
+    Hang,
+    OwnTool,
+    Say,
+    Step,
+    Steps,
+    TellDecision,
+    Think,
+)
 
 ENDPOINT_VARIABLE = "HARNESS_CERTIFY_AGENTCORE_ENDPOINT"
 """Where the stand-in is: `http://127.0.0.1:PORT`."""
@@ -58,9 +73,18 @@ class AgentCoreDriver(Driver):
         """One step of the stand-in."""
         return json.dumps({"script": [{"burst": count, "size": size}]})
 
+    def options(self) -> dict[str, Any]:
+        """The model may ask a person."""
+        return {"ask_person": True}
+
     def decision_in(self, text: str) -> dict[str, Any]:
-        """Not asked: no step tells a decision."""
-        raise CannotExpressError("The service tells no decision of a person.")
+        """The result of the call that asked, as the model tells it: the values, or none where the person dismissed the question."""
+        try:
+            (result,) = json.loads(text)
+            told = result["content"][0].get("json", {})
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise Broken(f"The model was given no result of the one call that asked: {text[:120]!r}.") from None
+        return {"form": told["values"]} if "values" in told else {"dismiss": True}
 
 
 def _rehearsed(number: int, step: Step) -> bool:
@@ -105,6 +129,11 @@ def _step(step: Step) -> list[dict[str, Any]]:
             return [{"tools": [call], "pieces": 5 if stream else 1}]
         case OwnTool(call_id, name, arguments, result, None):
             return [{"own_tool": {"id": call_id, "name": name, "arguments": arguments, "result": result}}]
+        case AskForm(fields, prompt):
+            form = {"prompt": prompt, "fields": [_field(each) for each in fields]}
+            return [{"tools": [{"id": "ask-1", "name": "ask_person", "arguments": form}]}]
+        case TellDecision():
+            return [{"results": True}]
         case FailWith(category, _, _, _, retry_after) if category in _REFUSALS:
             refusal = {"refuse": _REFUSALS[category]}
             return [refusal if retry_after is None else {**refusal, "retry_after": retry_after}]
@@ -123,3 +152,13 @@ def _step(step: Step) -> list[dict[str, Any]]:
             return [{"own_tool": own}]
         case _:
             raise CannotExpressError(f"AgentCore has no words for {step}.")
+
+
+def _field(field: FormField) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "name": field.name,
+        "type": field.type,
+        "required": field.required,
+        "label": field.label or field.name,
+    }
+    return {**made, "options": list(field.options)} if field.options else made

@@ -1,4 +1,4 @@
-"""What the driver of AgentCore has words for, played by the stand-in to real boto3."""
+"""AgentCore against its stand-in: what the driver has words for, and the adapter held to every rule (certification)."""
 
 import json
 
@@ -7,10 +7,12 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from conformance.certification import Options, certify
 from conformance.drivers import driver_named
 from conformance.drivers.agentcore import ENDPOINT_VARIABLE, HARNESS_ARN, REGION
-from conformance.failure import CannotExpressError
+from conformance.failure import Broken, CannotExpressError
 from conformance.scenario import (
+    AskApproval,
     AskForm,
     CallTool,
     CountUsage,
@@ -22,10 +24,34 @@ from conformance.scenario import (
     Hang,
     OwnTool,
     Say,
+    TellDecision,
     Think,
 )
+from tests.adapters.processes import AdapterProcess
+from tests.conformance.conftest import ROOT
 from tests.standins.agentcore import AgentCore
 
+# What the service cannot be made to show, and what is not claimed.
+UNLOOKED = {
+    "not_verified": {"R3.11/own-tools", "R6.8/approvals", "R6.8/decisions", "R6.9/several"},
+    "not_applicable": {
+        "R1.15/bind",
+        "R1.16/shutdown",
+        "R5.2/everywhere",
+        "R5.2/pending-head",
+        "R5.3/state-calls",
+        "R5.3/strangers",
+        "R5.4/committed-only",
+        "R5.10/not-loaded",
+        "R5.10/not-written",
+        "R6.4/outlives",
+        "R10.1/everywhere",
+        "R10.1/namespace",
+        "R10.1/nested",
+        "R10.2/interrupt",
+        "R12.2/trace",
+    },
+}
 SESSION = "c" * 40
 FUNCTION = {"inlineFunction": {"description": "Echoes.", "inputSchema": {"type": "object"}}}
 TOOLS = [{"type": "inline_function", "name": "kit_echo", "config": FUNCTION}]
@@ -141,8 +167,20 @@ def test_what_the_service_cannot_say_the_adapter_plays(step, said):
     assert json.loads(driver.message((Say("begun"), step))) == {"rehearse": [{"text": "begun"}, said]}
 
 
-@pytest.mark.parametrize("step", [AskForm((FormField("city"),)), Delegate("helper", (Say("x"),))])
-def test_forms_and_subagents_have_no_words(step):
+def test_a_form_is_a_call_and_its_values_are_the_result():
+    message = json.loads(driver.message((AskForm((FormField("city"),), "Where?"),), (TellDecision(),)))
+    (call,) = message["script"][0]["tools"]
+    field = {"name": "city", "type": "string", "required": False, "label": "city"}
+    assert (call["name"], call["arguments"]) == ("ask_person", {"prompt": "Where?", "fields": [field]})
+    assert message["script"][1] == {"results": True}
+    told = [{"toolUseId": "ask-1", "content": [{"json": {"values": {"city": "x"}}}]}]
+    assert driver.decision_in(json.dumps(told)) == {"form": {"city": "x"}}
+    with pytest.raises(Broken):
+        driver.decision_in("no JSON")
+
+
+@pytest.mark.parametrize("step", [AskApproval(()), Delegate("helper", (Say("x"),))])
+def test_approvals_of_the_provider_and_subagents_have_no_words(step):
     with pytest.raises(CannotExpressError):
         driver.message((step,))
     with pytest.raises(CannotExpressError):
@@ -158,3 +196,32 @@ def test_the_stand_in_has_to_be_named(monkeypatch, standin):
     assert settings["endpoint_url"] == standin.url
     assert "canary" in settings.values()
     assert driver.message((Hang(),)) == '{"script": [{"hang": "stream"}]}'
+
+
+async def test_the_adapter_is_certified(folder, standin, monkeypatch):
+    monkeypatch.setenv(ENDPOINT_VARIABLE, standin.url)
+    # Dummies: the stand-in checks none. Nothing else of the machine's settings for AWS is seen.
+    environment = {
+        "AWS_ACCESS_KEY_ID": "AKIDDUMMY",
+        "AWS_SECRET_ACCESS_KEY": "dummy",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    }
+    host = await AdapterProcess(folder, module="adapters.agentcore", environment=environment).start()
+    try:
+        made = await certify(Options(host.address, driver="agentcore"), lambda _: None)
+    finally:
+        await host.stop()
+    document = made.document
+    # Beside the reports of the other adapters.
+    report = ROOT / "build" / "certification" / "agentcore"
+    report.mkdir(parents=True, exist_ok=True)
+    (report / "certification.json").write_text(json.dumps(document, indent=1))
+    assert {each["id"]: each["reason"] for each in document["cases"] if each["result"] == "failed"} == {}
+    results = {name: {each["id"] for each in document["cases"] if each["result"] == name} for name in UNLOOKED}
+    assert results == UNLOOKED
+    assert document["verdict"] == "certified"
+    claims = document["capabilities"]
+    unverified = {key for key, claim in claims.items() if claim["result"] == "not_verified"}
+    assert unverified == {"interrupt.tool_approval", "interrupt.multi_tool", "tool.builtin", "observability.redaction"}
