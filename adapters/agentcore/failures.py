@@ -22,6 +22,7 @@ from urllib3.exceptions import HTTPError
 from urllib3.exceptions import ReadTimeoutError as RawReadTimeoutError
 
 from adapters.agentcore.lines import LineCutError
+from adapters.agentcore.streams import malformed
 from adapters.sdk.errors import (
     NO_SIDE_EFFECTS,
     POSSIBLE_SIDE_EFFECTS,
@@ -32,7 +33,6 @@ from adapters.sdk.errors import (
     DeadlineError,
     HarnessError,
     InternalError,
-    ProtocolError,
     ThrottledError,
     UnavailableError,
 )
@@ -96,25 +96,6 @@ def failure_of(error: BaseException) -> HarnessError:
                 side_effects=POSSIBLE_SIDE_EFFECTS,
                 diagnostic=type(error).__name__,
             )
-
-
-def malformed(what: str) -> ProtocolError:
-    """The provider sent something that its own model does not have, or not there."""
-    return ProtocolError(
-        "The provider's stream is malformed.",
-        code="stream_malformed",
-        side_effects=POSSIBLE_SIDE_EFFECTS,
-        diagnostic=what,
-    )
-
-
-def incomplete() -> ProtocolError:
-    """The stream ended, and the turn did not."""
-    return ProtocolError(
-        "The provider's stream ended before its turn did.",
-        code="stream_incomplete",
-        side_effects=POSSIBLE_SIDE_EFFECTS,
-    )
 
 
 def surely_not_run(error: HarnessError) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import orjson
 
-from adapters.agentcore.failures import malformed
+from adapters.agentcore.streams import malformed
 from adapters.sdk.errors import POSSIBLE_SIDE_EFFECTS, UnavailableError
 
 MAX_LINE_BYTES = 1024 * 1024

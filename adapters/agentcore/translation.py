@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import orjson
 
-from adapters.agentcore.failures import incomplete, malformed
+from adapters.agentcore.streams import incomplete, malformed
 from adapters.agentcore.usage import Usage
 from adapters.sdk import events
 from adapters.sdk.errors import CancelledByProviderError, DeadlineError, HarnessError

@@ -1,6 +1,9 @@
 """What an operator and an author may say, what is told of it, and what health looks at (I4, I18, I32)."""
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,7 @@ from conformance.plane.run import kind
 from harness.common.v1 import blueprint_pb2, placement_pb2
 from tests.adapters.agentcore.rig import HARNESS, RUNTIME
 
+ROOT = Path(__file__).parents[3]
 GOOD = {"region": "eu-central-1", "harness_arn": HARNESS}
 
 
@@ -143,3 +147,24 @@ async def test_i18_no_log_has_an_arn_or_a_prompt_at_any_level(rig, caplog):
     logged = "\n".join(f"{one.name} {one.getMessage()}" for one in caplog.records)
     assert "arn:" not in logged
     assert "canary-prompt" not in logged
+
+
+def test_a_process_without_the_sdk_starts_and_says_what_it_lacks():
+    code = f"""
+import asyncio, sys
+sys.modules["boto3"] = sys.modules["botocore"] = None
+from adapters.agentcore.adapter import AgentCoreAdapter
+from adapters.sdk.contract import RuntimeConstruction
+from adapters.sdk.session import BindingView
+from harness.runtime.v1 import runtime_pb2
+context = runtime_pb2.RuntimeContext()
+context.profile_settings.update({GOOD!r})
+adapter = AgentCoreAdapter()
+print(adapter.descriptor.harness_id)
+try:
+    asyncio.run(adapter.create_runtime(RuntimeConstruction(BindingView("b", 1, 1), context)))
+except Exception as error:
+    print(error.code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    assert (done.stdout.split(), done.stderr) == (["agentcore", "sdk_missing"], "")
