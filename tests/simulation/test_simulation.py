@@ -87,7 +87,7 @@ def test_everything_that_can_go_wrong_does() -> None:
     counts: Counter[str] = Counter()
     for seed in range(1, 60):
         counts += play(seed, "storm").history.counts
-    for seed in range(1, 61):
+    for seed in range(1, 121):
         counts += play(seed, "crash", ASKED).history.counts
     for seed in range(1, 6):
         counts += play(seed, "crash", STOPPED).history.counts
