@@ -12,8 +12,8 @@ from adapters.agentcore.clients import Clients
 from adapters.agentcore.profile import read_profile
 from adapters.agentcore.requests import checked_session
 from adapters.sdk.errors import AuthenticationError, HarnessError
-from adapters.sdk.health import Impaired
-from adapters.sdk.session import BindingView
+from adapters.sdk.health import Impaired, Probe
+from adapters.sdk.session import BindingView, CallerAssignedSessions
 from conformance.plane.run import kind
 from harness.common.v1 import blueprint_pb2, placement_pb2
 from tests.adapters.agentcore.rig import HARNESS, RUNTIME
@@ -80,6 +80,7 @@ def test_i18_nothing_of_a_profile_is_in_descriptor_or_repr():
 
 def test_names_of_sessions_are_what_the_service_takes():
     sessions = AgentCoreAdapter().session_manager
+    assert isinstance(sessions, CallerAssignedSessions)
     first = sessions.derive(BindingView("b-1", 1, 1))
     assert checked_session(first) == sessions.derive(BindingView("b-1", 1, 7)) == first
     assert first != sessions.derive(BindingView("b-1", 2, 1))
@@ -95,6 +96,7 @@ async def test_health_looks_for_credentials_and_a_region(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     (probe,) = await AgentCoreAdapter().health()
+    assert isinstance(probe, Probe)
     with pytest.raises(AuthenticationError):
         await probe.look()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDCANARY")
