@@ -221,7 +221,7 @@ DEAF = asyncio.Event()
 async def test_i20_a_provider_that_does_not_stop_leaves_time_to_release_the_runtime():
     DEAF.clear()
     # Its grace and the wait for its end are longer than the whole cleanup may take.
-    limits = HostLimits(cancel_grace_seconds=60.0, stop_seconds=60.0, cleanup_seconds=1.0)
+    limits = HostLimits(cancel_grace_seconds=4.0, stop_seconds=4.0, cleanup_seconds=1.0)
     _, runtimes, context = restarting(deaf, limits)
     async with context as client:
         await client.create()
