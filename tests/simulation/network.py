@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import grpc
@@ -49,7 +49,7 @@ class Method(str):
         try:
             return await self.peer.call(self, request, timeout=timeout, **dict(metadata))
         except HarnessError as error:
-            raise _rpc_error(error) from None
+            raise rpc_error(error) from None
 
 
 class Channel:
@@ -197,7 +197,7 @@ class Call:
         if servicer is None:
             raise AssertionError(f"nobody serves {self.method}")
         context = life.context.copy()
-        request = _copy(self.request)
+        request = copied(self.request)
         context.run(CALL.set, (self.method[2], request))
         capability = None
         if self.credential is not None and self.network.verify is not None:
@@ -239,7 +239,7 @@ class Call:
                 network.loop.world.check("tool_refused", request, failure.reason.value, failure.retryable)
             self._back(life, self.fail, failure)
         else:
-            self._back(life, self.succeed, _copy(response))
+            self._back(life, self.succeed, copied(response))
 
     def _told_to_stop(self, life: Life) -> None:
         if self.method[1:] == CANCEL:
@@ -269,7 +269,7 @@ class Call:
                     return
                 # Messages of one stream arrive in order: each a little after the one before, for moments are rounded.
                 due = max(due + ROUNDING, loop.now + weather.message_delay())
-                loop.later(due - loop.now, self.push, _copy(response))
+                loop.later(due - loop.now, self.push, copied(response))
             loop.later(max(due - loop.now, 0) + weather.message_delay(), self.push, None)
         except asyncio.CancelledError:
             raise
@@ -390,7 +390,7 @@ class ServerContext:
         return None
 
 
-def _copy(message: Any) -> Any:
+def copied(message: Any) -> Any:
     """The message as the other side decodes it."""
     if isinstance(message, bytes):
         return message
@@ -420,97 +420,8 @@ def _refused(reason: Refusal) -> status_pb2.Status:
     return status
 
 
-class FacadeChannels:
-    """Stands in for the SDK's channels to facades: its stubs raise what grpc raises."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    def state(self, address: str) -> StateStub:
-        return StateStub(SimulatedPeer(self._network, address))
-
-    def tools(self, address: str) -> ToolStub:
-        return ToolStub(SimulatedPeer(self._network, address))
-
-    def files(self, address: str) -> SimulatedPeer:
-        # No simulated turn reads a file: a call would find no method.
-        return SimulatedPeer(self._network, address)
-
-    async def close(self) -> None:
-        return
-
-
-STATE: Final = "/harness.state.v1.ThreadStateService/"
-
-
-class StateStub:
-    """The thread-state facade as a runtime calls it."""
-
-    def __init__(self, peer: SimulatedPeer) -> None:
-        self._peer = peer
-
-    async def WriteParts(self, requests: AsyncIterator[Any], *, timeout: float, metadata: Any) -> Any:
-        messages = [message async for message in requests]
-        try:
-            return await self._peer.call(
-                STATE + "WriteParts", Messages(messages), timeout=timeout, credential=_token(metadata)
-            )
-        except HarnessError as error:
-            raise _rpc_error(error) from None
-
-    async def LoadHead(self, request: Any, *, timeout: float, metadata: Any) -> AsyncGenerator[Any, None]:
-        try:
-            async for message in self._peer.stream(
-                STATE + "LoadHead", request, timeout=timeout, credential=_token(metadata)
-            ):
-                yield message
-        except HarnessError as error:
-            raise _rpc_error(error) from None
-
-
-TOOL: Final = "/harness.tool.v1.ToolBrokerService/"
-
-
-class ToolStub:
-    """The tool broker as a runtime calls it."""
-
-    def __init__(self, peer: SimulatedPeer) -> None:
-        self._peer = peer
-
-    async def InvokeTool(self, request: Any, *, timeout: float, metadata: Any) -> Any:
-        try:
-            return await self._peer.call(TOOL + "InvokeTool", request, timeout=timeout, credential=_token(metadata))
-        except HarnessError as error:
-            raise _rpc_error(error) from None
-
-
-class Messages:
-    """The messages of a client's stream, sent as one."""
-
-    def __init__(self, messages: list[Any]) -> None:
-        self._messages = messages
-
-    def SerializeToString(self) -> list[Any]:
-        return self._messages
-
-    @classmethod
-    def FromString(cls, messages: list[Any]) -> Messages:
-        return cls([_copy(message) for message in messages])
-
-    def __aiter__(self) -> Messages:
-        return self
-
-    async def __anext__(self) -> Any:
-        if not self._messages:
-            raise StopAsyncIteration
-        return self._messages.pop(0)
-
-
-def _token(metadata: Any) -> str:
-    return next(value for key, value in metadata if key == "authorization").removeprefix("Bearer ")
-
-
-def _rpc_error(error: HarnessError) -> grpc.aio.AioRpcError:
+def rpc_error(error: HarnessError) -> grpc.aio.AioRpcError:
+    """The error as a stub of grpc raises it."""
     status = to_status(error)
     code = next(one for one in grpc.StatusCode if one.value[0] == status.code)
     return grpc.aio.AioRpcError(

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import structlog
 
+from tests.simulation.facades import FacadeChannels
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.network import FacadeChannels
 
 EPOCH: Final = 1_800_000_000.0
 """Unix seconds at which the world begins."""
