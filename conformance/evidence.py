@@ -48,7 +48,7 @@ def cases_digest() -> str:
     """Digest of the rules, of the cases, and of the control plane that the kit plays."""
     digest = hashlib.sha256()
     for rule in RULES:
-        digest.update(canonical([rule.id, rule.text, rule.capabilities, rule.placements]))
+        digest.update(canonical([rule.id, rule.text, rule.capabilities, rule.placements, rule.either]))
     root = Path(__file__).parent
     for folder in ("cases", "plane", "drivers"):
         for path in sorted((root / folder).glob("*.py")):

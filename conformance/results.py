@@ -26,6 +26,8 @@ class CaseResult:
     reason: str = ""
     seconds: float = 0.0
     figures: dict[str, int | float | str] = field(default_factory=dict[str, "int | float | str"])
+    # Whether the adapter itself played what its provider was to say, in any turn of the case.
+    rehearsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ def not_for(case: Case, descriptor: descriptor_pb2.Descriptor, placement: str) -
     if placement not in case.placements:
         return f"Looked at in the other placement only, this is {placement}."
     unclaimed = [key for key in case.rule.capabilities if not is_claimed(descriptor, key)]
+    if not unclaimed and not any(is_claimed(descriptor, key) for key in case.rule.either):
+        unclaimed = list(case.rule.either)
     if not unclaimed:
         return ""
     told = ", ".join(f"{key} is {level_of(descriptor, key)}" for key in unclaimed)
@@ -94,7 +98,7 @@ def _capability(
     key: str, results: Sequence[RuleResult], descriptor: descriptor_pb2.Descriptor, placement: str
 ) -> CapabilityResult:
     claimed = level_of(descriptor, key)
-    about = [result for result in results if key in result.rule.capabilities]
+    about = [result for result in results if key in result.rule.about]
     ids = tuple(result.rule.id for result in about if result.result in (PASSED, FAILED))
     if not is_claimed(descriptor, key):
         explanation = descriptor.capabilities[key].explanation if key in descriptor.capabilities else "Not stated."
@@ -108,7 +112,7 @@ def _capability(
     missing = [
         rule.id
         for rule in RULES
-        if key in rule.capabilities
+        if key in rule.about
         and placement in rule.placements
         and all(is_claimed(descriptor, other) for other in rule.capabilities)
         and rule.id not in ids
@@ -128,6 +132,6 @@ def verdict(results: Sequence[CaseResult], rules: Sequence[RuleResult], sections
         return FAILED
     if set(sections) != set(SECTIONS):
         return PARTIAL
-    if any(result.result == NOT_VERIFIED and not result.rule.capabilities for result in rules):
+    if any(result.result == NOT_VERIFIED and not result.rule.about for result in rules):
         return INCOMPLETE
     return CERTIFIED

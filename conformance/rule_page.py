@@ -9,9 +9,9 @@ from conformance.rules import BOTH, RULES, Rule
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "certification-rules.md"
 HEAD = """# Rules of certification
 
-What [certification](certification.md) holds an endpoint to. A rule applies where all the capabilities it names are claimed; one that names none applies to
-everybody. "Refused" is a gRPC status before the stream, with the reason of its `google.rpc.ErrorInfo` in quotes; "the run fails" is its terminal
-event `run.failed`. Written by `python -m conformance.rule_page`; a test holds this page against the kit.
+What [certification](certification.md) holds an endpoint to. A rule applies where all the capabilities it names are claimed, of those with "or" between them
+one; a rule that names none applies to everybody. "Refused" is a gRPC status before the stream, with the reason of its `google.rpc.ErrorInfo` in quotes;
+"the run fails" is its terminal event `run.failed`. Written by `python -m conformance.rule_page`; a test holds this page against the kit.
 """
 
 
@@ -31,6 +31,8 @@ def page() -> str:
 
 def _row(rule: Rule) -> str:
     needs = [f"`{key}`" for key in rule.capabilities]
+    if rule.either:
+        needs.append(" or ".join(f"`{key}`" for key in rule.either))
     if rule.placements != BOTH:
         needs.append(f"placement {rule.placements[0]}")
     cases = ", ".join(case.title for case in CASES if case.rule is rule)

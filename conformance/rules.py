@@ -1,8 +1,8 @@
 """The numbered rules of the adapter contract, as the kit holds an endpoint to them. `R5.3` is rule 3 of section 5.
 
-A rule applies when every capability it names is claimed `native` or `emulated`; one that names none applies to everybody. Each has at
-least one case in `conformance/cases`, named for it. In the texts, "refused" is a gRPC status before the stream, with the reason of its
-`google.rpc.ErrorInfo` in quotes; "the run fails" is its terminal event `run.failed`.
+A rule applies when every capability it names is claimed `native` or `emulated`, or one of those it names as alternatives; one that names none
+applies to everybody. Each has at least one case in `conformance/cases`, named for it. In the texts, "refused" is a gRPC status before the stream, with
+the reason of its `google.rpc.ErrorInfo` in quotes; "the run fails" is its terminal event `run.failed`.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 ADAPTER = "adapter"
 WORKER = "worker"
 BOTH = (ADAPTER, WORKER)
+FILES = "input.images input.documents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,24 @@ class Rule:
     # All of them must be claimed for the rule to apply; none: it applies to everybody.
     capabilities: tuple[str, ...] = ()
     placements: tuple[str, ...] = BOTH
+    # One of them must be claimed besides; none: nothing more is asked.
+    either: tuple[str, ...] = ()
 
     @property
     def section(self) -> int:
         """The section of the contract's suite, 1–12."""
         return int(self.id[1:].partition(".")[0])
 
+    @property
+    def about(self) -> tuple[str, ...]:
+        """Capabilities that it says something of."""
+        return self.capabilities + self.either
 
-def _rule(rule_id: str, text: str, capabilities: str = "", placements: tuple[str, ...] = BOTH) -> Rule:
-    return Rule(rule_id, text, tuple(capabilities.split()), placements)
+
+def _rule(
+    rule_id: str, text: str, capabilities: str = "", placements: tuple[str, ...] = BOTH, *, either: str = ""
+) -> Rule:
+    return Rule(rule_id, text, tuple(capabilities.split()), placements, tuple(either.split()))
 
 
 RULES: tuple[Rule, ...] = (
@@ -393,7 +403,7 @@ RULES: tuple[Rule, ...] = (
         "A run whose stream stays lost for detach_grace_seconds is cancelled by the runtime.",
         placements=(ADAPTER,),
     ),
-    # --- 8 limits ---
+    # --- 8 files and limits ---
     _rule(
         "R8.1",
         "A message of 1 MiB is taken; a longer one is refused with INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and starts nothing.",
