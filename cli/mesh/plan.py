@@ -179,6 +179,7 @@ def _gateways(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
         **_service_environment(secrets, options),
         "HARNESS_CATALOG_ADDRESS": _addresses(layout, options.replicas, "catalog"),
         "HARNESS_RUNS_ADDRESS": _addresses(layout, options.replicas, "runs"),
+        "HARNESS_SESSIONS_ADDRESS": _addresses(layout, options.replicas, "sessions"),
     }
     if "HARNESS_API_TOKENS" not in environment and "HARNESS_API_TOKENS_FILE" not in environment:
         token = options.environment.get("HARNESS_TOKEN", "")

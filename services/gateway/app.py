@@ -10,6 +10,7 @@ from services.common.logs import get_logger, log_incident
 from services.common.tracing import TRACEPARENT, accept_traceparent, set_traceparent
 from services.gateway import metrics
 from services.gateway.codec import dump, message_encoder
+from services.gateway.content import Transfers
 from services.gateway.credentials import Credentials
 from services.gateway.envelope import Refused, Reply, failure, success
 from services.gateway.http_protocol import CONNECTION
@@ -47,6 +48,7 @@ class Gateway:
         operations: tuple[Operation, ...],
         upstream: Upstream,
         streams: Streams,
+        transfers: Transfers,
         pages: Mapping[str, Page],
     ) -> None:
         self._settings = settings
@@ -54,6 +56,7 @@ class Gateway:
         self._credentials = Credentials(settings.accepted_tokens())
         self._upstream = upstream
         self._streams = streams
+        self._transfers = transfers
         self._pages = pages
         self._space = BodySpace(MAX_BODIES * settings.max_body_bytes)
 
@@ -108,14 +111,25 @@ class Gateway:
         self, operation: Operation, match: Match, subject: str, scope: Scope, exchange: "_Exchange"
     ) -> Reply | None:
         headers = scope["headers"]
-        body = await self._body(headers, exchange) if operation.has_body else None
-        if body is None and has_body(headers):
+        body = None
+        if operation.has_body and not operation.uploads:
+            body = await self._body(headers, exchange)
+        elif has_body(headers) and not operation.uploads:
             raise Refused(422, "This operation takes no request body.")
         request = build_request(operation, match.values, scope["query_string"], body, headers)
         if operation.streams:
             work = self._streams.serve(request, subject, exchange.send, scope["extensions"][CONNECTION])
             await _while_connected(work, exchange.receive)
             return None
+        if operation.downloads:
+            connection = scope["extensions"][CONNECTION]
+            work = self._transfers.download(operation, request, subject, exchange.send, connection)
+            await _while_connected(work, exchange.receive)
+            return None
+        if operation.uploads:
+            response = await self._transfers.upload(operation, request, subject, headers, exchange.receive)
+            exchange.is_read = True
+            return success(encode_response(operation, response), operation.success_status)
         call = self._upstream.call(operation, request, subject)
         # A client that leaves frees what only waits for it; what changes something is finished, whoever is still there (I13).
         waits = operation.http_method == "GET" or operation.name == "Invoke"

@@ -17,6 +17,8 @@ EVENTS = Counter("harness_stream_events_total", "Events encoded for streams.")
 FALLBACKS = Counter("harness_stream_fallbacks_total", "Times a subscriber fell behind what is kept and read the log.")
 RECONNECTS = Counter("harness_stream_reconnects_total", "Times a watch of a run was opened again.")
 ABANDONED = Counter("harness_stream_abandoned_total", "Streams ended early for their client to resume.")
+TRANSFERS = Gauge("harness_file_transfers_active", "Files being sent or received.")
+BROKEN_DOWNLOADS = Counter("harness_file_downloads_broken_total", "Downloads that ended before their content did.")
 RESTORED = Counter(
     "harness_stream_restored_events_total", "Events read again to begin another encoding than canonical at a cursor."
 )

@@ -22,6 +22,7 @@ from services.gateway.operations import Operation
 Schema = dict[str, Any]
 _F = FieldDescriptor
 _EVENT = event_pb2.Event.DESCRIPTOR.full_name
+_CONTENT: Schema = {"type": "string", "format": "binary"}
 _ANY_OBJECT: Schema = {"type": "object", "additionalProperties": True}
 _SPECIAL: dict[str, Schema] = {
     "google.protobuf.Struct": _ANY_OBJECT,
@@ -133,7 +134,13 @@ def _operation(operation: Operation, schemas: "_Schemas") -> dict[str, Any]:
         "parameters": _parameters(operation, schemas),
         "responses": {str(operation.success_status): _answer(operation, schemas), "default": _failure()},
     }
-    if operation.has_body:
+    if operation.uploads:
+        result["requestBody"] = {
+            "required": True,
+            "description": "The content. Content-Type is its media type; one that is announced by Content-Length is refused at once if it is too large.",
+            "content": {"*/*": {"schema": _CONTENT}},
+        }
+    elif operation.has_body:
         content = {"application/json": {"schema": schemas.reference(operation.request, request=True)}}
         result["requestBody"] = {"required": True, "content": content}
     return result
@@ -161,6 +168,9 @@ def _answer(operation: Operation, schemas: "_Schemas") -> dict[str, Any]:
     if operation.streams:
         text = "Frames of `id: <sequence>`, `event: <type>`, `data: <json of data>`, or as `protocol` has them; ends after the run's terminal event."
         return {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    if operation.downloads:
+        text = "The content, with its media type, its length, and its name in Content-Disposition."
+        return {"description": text, "content": {"*/*": {"schema": _CONTENT}}}
     field = operation.response_field
     data = schemas.reference(operation.response if field is None else field.message_type)  # type: ignore[arg-type]
     envelope = {
@@ -282,7 +292,8 @@ def operations_table(operations: Iterable[Operation]) -> str:
     """The operations as a Markdown table, for the reference."""
     lines = ["| method, path | does | success |", "|---|---|---|"]
     for each in operations:
-        answer = "SSE" if each.streams else f"`{each.response_field.name}`" if each.response_field else "whole answer"
+        answer = f"`{each.response_field.name}`" if each.response_field else "whole answer"
+        answer = "SSE" if each.streams else "the content" if each.downloads else answer
         words = operation_comment(each).replace("|", "\\|")
         lines.append(f"| {each.http_method} `{each.template}` | {words} | {each.success_status}, {answer} |")
     return "\n".join(lines) + "\n"
@@ -309,7 +320,11 @@ def page(operations: Iterable[Operation]) -> str:
 
 
 def _section(operation: Operation) -> str:
-    fields = operation.request.fields if operation.has_body else (*operation.path_fields, *operation.parameters)
+    fields = (
+        operation.request.fields
+        if operation.has_body and not operation.uploads
+        else (*operation.path_fields, *operation.parameters)
+    )
     rows = "".join(
         f"<tr><td><code>{field.name}</code></td><td>{html.escape(comment(field.full_name))}</td></tr>"
         for field in fields

@@ -16,6 +16,8 @@ from services.gateway.operations import Operation
 from services.gateway.upstream import Upstream
 
 CACHE_SECONDS = 1.0
+NEEDED = ("catalog", "runs")
+"""Without one of them this gateway serves nobody. Without sessions, runs that go on are watched and cancelled as ever."""
 SUBJECT = "gateway-readiness"
 _LIST_HARNESSES = "harness.catalog.v1.HarnessService/ListHarnesses"
 
@@ -57,7 +59,7 @@ class Operational:
         return Reply(200, self._docs, b"text/html; charset=utf-8", ((b"content-security-policy", policy),))
 
     async def _readyz(self) -> Reply:
-        """Ready when catalog and runs are; a harness that is away is shown and changes nothing (I23)."""
+        """Ready when catalog and runs are; sessions, or a harness, that is away is shown and changes nothing (I23)."""
         state = await self._fresh_state()
         if self._stopping.is_set():
             state = {**state, "ready": False, "stopping": True}
@@ -79,7 +81,8 @@ class Operational:
         areas = self._upstream.areas
         *serving, harnesses = await asyncio.gather(*(self._is_serving(area) for area in areas), self._harnesses())
         services = {area: "ready" if ok else "unavailable" for area, ok in zip(areas, serving, strict=True)}
-        return {"ready": all(serving), "services": services, "harnesses": harnesses}
+        ready = all(services[area] == "ready" for area in NEEDED)
+        return {"ready": ready, "services": services, "harnesses": harnesses}
 
     async def _is_serving(self, area: str) -> bool:
         try:

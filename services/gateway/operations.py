@@ -12,13 +12,19 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 
 from harness.catalog.v1 import agent_service_pb2, harness_service_pb2
 from harness.common.v1 import rest_pb2
+from harness.files.v1 import file_library_service_pb2
 from harness.run.v1 import run_service_pb2
 
 PUBLIC_SERVICES: tuple[ServiceDescriptor, ...] = (
     harness_service_pb2.DESCRIPTOR.services_by_name["HarnessService"],
     agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
     run_service_pb2.DESCRIPTOR.services_by_name["RunService"],
+    file_library_service_pb2.DESCRIPTOR.services_by_name["FileLibraryService"],
 )
+CHUNK = "chunk"
+"""The field that carries content."""
+SAID_BY_HTTP = frozenset((CHUNK, "media_type", "size", "complete"))
+"""Fields of an upload that the request's body and head give."""
 _VARIABLE = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _LITERAL = re.compile(r"[A-Za-z0-9._~-]+")
 
@@ -52,12 +58,25 @@ class Operation:
     """The field of the response that is the answer; None: the whole response."""
     success_status: int
     streams: bool
+    """Answers are server-sent events."""
+    content: bool
+    """The body, of the request where it has one and of the answer otherwise, is content as it is."""
     tag: str
 
     @property
     def path_fields(self) -> tuple[FieldDescriptor, ...]:
         """Request fields taken from the path."""
         return tuple(self.request.fields_by_name[part.name] for part in self.segments if isinstance(part, Variable))
+
+    @property
+    def uploads(self) -> bool:
+        """The request's body is content."""
+        return self.content and self.has_body
+
+    @property
+    def downloads(self) -> bool:
+        """The answer's body is content."""
+        return self.content and not self.has_body
 
 
 def public_operations(services: Iterable[ServiceDescriptor] = PUBLIC_SERVICES) -> tuple[Operation, ...]:
@@ -82,15 +101,15 @@ def _operation(service: ServiceDescriptor, method: MethodDescriptor) -> Operatio
     if (
         pattern not in ("get", "put", "post", "delete", "patch")
         or rule.additional_bindings
-        or rule.body not in ("", "*")
+        or rule.body not in ("", CHUNK if rest.content else "*")
     ):
-        raise ValueError(f"{rpc}: only one binding with a plain method and body '*' or none is served")
-    if method.client_streaming or method.server_streaming != rest.server_sent_events:
-        raise ValueError(f"{rpc}: a server stream needs server_sent_events, a client stream cannot be served")
+        raise ValueError(f"{rpc}: only one binding with a plain method and body '*', or content, or none is served")
+    _check_streams(rpc, method, rest, with_body=bool(rule.body))
     template: str = getattr(rule, pattern)
     segments = _segments(rpc, template, method.input_type)
     in_path = {part.name for part in segments if isinstance(part, Variable)}
-    fields = () if rule.body else tuple(field for field in method.input_type.fields if field.name not in in_path)
+    elsewhere = in_path | (SAID_BY_HTTP if rest.content else frozenset[str]())
+    fields = () if rule.body == "*" else tuple(each for each in method.input_type.fields if each.name not in elsewhere)
     return Operation(
         rpc=rpc,
         name=method.name,
@@ -103,9 +122,20 @@ def _operation(service: ServiceDescriptor, method: MethodDescriptor) -> Operatio
         has_body=bool(rule.body),
         response_field=method.output_type.fields_by_name[rule.response_body] if rule.response_body else None,
         success_status=rest.success_status or 200,
-        streams=method.server_streaming,
+        streams=rest.server_sent_events,
+        content=rest.content,
         tag=rest.tag,
     )
+
+
+def _check_streams(rpc: str, method: MethodDescriptor, rest: rest_pb2.RestRule, *, with_body: bool) -> None:
+    if rest.content:
+        fields = set((method.input_type if with_body else method.output_type).fields_by_name)
+        needed = SAID_BY_HTTP if with_body else {CHUNK, "file"}
+        if (method.client_streaming, method.server_streaming) != (with_body, not with_body) or not needed <= fields:
+            raise ValueError(f"{rpc}: content needs a stream of messages with {', '.join(sorted(needed))}")
+    elif method.client_streaming or method.server_streaming != rest.server_sent_events:
+        raise ValueError(f"{rpc}: a server stream needs server_sent_events or content, a client stream content")
 
 
 def _segments(rpc: str, template: str, request: Descriptor) -> tuple[Segment, ...]:

@@ -22,7 +22,9 @@ is no rule and no state in the gateway, so it can be killed at any moment and a 
 - `Authorization: Bearer <internal token>` and `X-Harness-Engine-Subject: <subject>` (1 to 256 printable ASCII characters), each exactly
   once; anything else is 401. A token anywhere else is not looked at, and an unknown query parameter is 422 without being quoted.
 - `traceparent` is passed on when it has the exact W3C shape; otherwise a new one takes its place.
-- A body is `application/json` in UTF-8 (415 otherwise), at most `HARNESS_MAX_BODY_BYTES` (413), and has to come within
+- A file is uploaded as the body alone, with its media type as `Content-Type`: no form, no `Content-Encoding`. It has at most
+  `HARNESS_MAX_FILE_BYTES` (413), has to keep coming (`HARNESS_BODY_TIMEOUT_SECONDS` a piece) and be there within `HARNESS_FILE_TRANSFER_SECONDS` (408).
+- Any other body is `application/json` in UTF-8 (415 otherwise), at most `HARNESS_MAX_BODY_BYTES` (413), and has to come within
   `HARNESS_BODY_TIMEOUT_SECONDS` (408, and the connection is closed). An operation without a body refuses one. Request line and headers have
   at most `HARNESS_MAX_HEADER_BYTES` together (431).
 - Unknown paths are 404, unknown methods 405, what is no HTTP 400, in the same form as every failure.
@@ -57,6 +59,12 @@ ends at once, and a cursor older than what is kept is 410. Silence is filled wit
 resumed with the last id: the gateway stops, or could not reach the runs service for `HARNESS_STREAM_RETRY_SECONDS`. A subscriber that reads
 nothing for `HARNESS_STREAM_STALL_SECONDS` is dropped; it delays nobody else.
 
+## Files
+
+`POST /api/v1/files` answers when the whole file is kept; one that breaks off leaves nothing. The content comes back with its media type
+(`charset=utf-8` for text), `Content-Length`, `Content-Disposition: attachment` with the name made safe, `nosniff`, a policy that runs nothing,
+and `no-store`. A download that breaks off is shorter than its length.
+
 ## Operations
 
 """
@@ -69,8 +77,8 @@ def reference() -> str:
     )
     return (
         f"{_HEAD}{operations_table(public_operations())}\n"
-        "Without a credential: `GET /healthz`, `/readyz` (503 unless catalog and runs are ready; harnesses are shown and change nothing), `/metrics`, "
-        "`/openapi.json`, `/docs`.\n\n"
+        "Without a credential: `GET /healthz`, `/readyz` (503 unless catalog and runs are ready; sessions and harnesses are shown and change nothing), "
+        "`/metrics`, `/openapi.json`, `/docs`.\n\n"
         f"## Codes\n\n| code | status |\n|---|---|\n{codes}\n\n"
         f"## Settings\n\n{settings_table(GatewaySettings)}"
     )

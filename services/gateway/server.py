@@ -17,6 +17,7 @@ from services.common.metrics import MetricsListener
 from services.common.process import Process
 from services.common.sockets import PRIVATE, prepare_unix_socket, private_umask
 from services.gateway.app import Gateway
+from services.gateway.content import Transfers
 from services.gateway.http_protocol import bounded
 from services.gateway.operational import Operational
 from services.gateway.operations import public_operations
@@ -41,7 +42,11 @@ async def serve(process: Process[GatewaySettings]) -> None:
         listener, address = _bind(settings.listen)
         resources.callback(listener.close)
         upstream = Upstream(
-            {"catalog": settings.catalog_address, "runs": settings.runs_address},
+            {
+                "catalog": settings.catalog_address,
+                "runs": settings.runs_address,
+                "sessions": settings.sessions_address,
+            },
             settings.outgoing_token,
             operations,
             settings.invoke_timeout_seconds,
@@ -49,7 +54,7 @@ async def serve(process: Process[GatewaySettings]) -> None:
         resources.push_async_callback(upstream.close)
         streams = Streams(upstream, settings)
         operational = Operational(upstream, operations, process.stop_requested)
-        gateway = Gateway(settings, operations, upstream, streams, operational.pages())
+        gateway = Gateway(settings, operations, upstream, streams, Transfers(upstream, settings), operational.pages())
         server = _Server(_config(gateway, settings))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         started = asyncio.create_task(server.has_started.wait())

@@ -29,6 +29,10 @@ class GatewaySettings(ProcessSettings):
     runs_address: Annotated[
         Addresses, Field(description="Where the runs service listens: the addresses of its replicas.")
     ]
+    sessions_address: Annotated[
+        Addresses,
+        Field(description="Where the sessions service, which keeps the files, listens: the addresses of its replicas."),
+    ]
     max_connections: Annotated[
         int, Field(ge=8, le=1_000_000, description="HTTP connections at once; one more is answered 503 and closed.")
     ] = 8_192
@@ -39,11 +43,31 @@ class GatewaySettings(ProcessSettings):
     max_body_bytes: Annotated[
         int, Field(ge=1_024, le=67_108_864, description="Bytes of a request body; more is 413.")
     ] = 10_485_760
+    max_file_bytes: Annotated[
+        int,
+        Field(ge=1, le=67_108_864, description="Bytes of an uploaded file; more is 413. As in the sessions service."),
+    ] = 33_554_432
+    max_file_transfers: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=100_000,
+            description="Files sent and received at once, each with up to 4 MiB of memory; one more is 503 `capacity`.",
+        ),
+    ] = 64
+    file_transfer_seconds: Annotated[
+        float, Field(gt=0, le=3600, description="Seconds an upload or a download may take. As in the sessions service.")
+    ] = 300.0
     header_timeout_seconds: Annotated[
         float, Field(gt=0, le=600, description="Seconds a connection has to send a complete request head.")
     ] = 10.0
     body_timeout_seconds: Annotated[
-        float, Field(gt=0, le=600, description="Seconds a request has to send its whole body; later is 408.")
+        float,
+        Field(
+            gt=0,
+            le=600,
+            description="Seconds a request has to send its whole body, or a file each piece of it; later is 408.",
+        ),
     ] = 30.0
     keep_alive_timeout_seconds: Annotated[
         int, Field(ge=1, le=3600, description="Seconds an idle connection is kept between two requests.")
@@ -59,7 +83,11 @@ class GatewaySettings(ProcessSettings):
     ] = 15.0
     stream_stall_seconds: Annotated[
         float,
-        Field(gt=0, le=86_400, description="Seconds a subscriber may read nothing while there is something to read."),
+        Field(
+            gt=0,
+            le=86_400,
+            description="Seconds the reader of a stream or a file may read nothing while there is something to read.",
+        ),
     ] = 300.0
     stream_ring_bytes: Annotated[
         int,

@@ -1,9 +1,9 @@
-"""The gRPC side: calls to catalog and runs, made from the descriptors of the operations (architecture, "gateway")."""
+"""The gRPC side: calls to catalog, runs and sessions, made from the descriptors of the operations (architecture, "gateway")."""
 
 # pyright: standard
 # Methods are made from descriptors, so their messages are untyped here; the health package carries no types.
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -24,6 +24,7 @@ HEALTH_TIMEOUT_SECONDS = 2.0
 _IDEMPOTENT_VERBS = ("Get", "List", "Validate")
 _REPEATABLE = frozenset(("CancelRun", "ResumeRun", "DisableAgent"))
 _DEFAULT_TIMEOUT_SECONDS = 15.0
+_AREAS = {"run": "runs", "files": "sessions"}
 _TIMEOUT_SECONDS = {
     "StartRun": 30.0,
     "SaveAgent": 30.0,
@@ -39,7 +40,7 @@ class Upstream:
     def __init__(
         self, addresses: Mapping[str, str], token: SecretStr, operations: Iterable[Operation], invoke_timeout: float
     ) -> None:
-        """`addresses`: by area (`catalog`, `runs`). Must be made on the event loop."""
+        """`addresses`: by area (`catalog`, `runs`, `sessions`). Must be made on the event loop."""
         operations = tuple(operations)
         idempotent = [each.rpc for each in operations if each.name.startswith(_IDEMPOTENT_VERBS)]
         self._peers: dict[str, Peer] = {
@@ -58,7 +59,8 @@ class Upstream:
 
     def _method(self, operation: Operation) -> Any:
         channel = self._peers[_area(operation.rpc)].channel
-        make = channel.unary_stream if operation.streams else channel.unary_unary
+        to_client = channel.unary_stream if operation.streams or operation.downloads else channel.unary_unary
+        make = channel.stream_unary if operation.uploads else to_client
         return make(
             f"/{operation.rpc}",
             request_serializer=message_factory.GetMessageClass(operation.request).SerializeToString,
@@ -76,6 +78,18 @@ class Upstream:
             timeout=timeout,
             idempotent=_may_be_repeated(operation, request),
         )
+
+    async def upload(
+        self, operation: Operation, messages: AsyncIterator[Message], subject: str, *, timeout: float
+    ) -> Any:
+        """One call with a stream of messages; each is asked for when the one before was taken. Raises `HarnessError`."""
+        peer = self._peers[_area(operation.rpc)]
+        return await peer.call(self._methods[operation.rpc], messages, subject=subject, timeout=timeout)
+
+    def download(self, operation: Operation, request: Message, subject: str, *, timeout: float) -> AsyncGenerator[Any]:
+        """The messages of a call. Close it to cancel the call. Raises `HarnessError`."""
+        peer = self._peers[_area(operation.rpc)]
+        return peer.stream(self._methods[operation.rpc], request, subject=subject, timeout=timeout)
 
     async def run(self, run_id: str, subject: str) -> Any:
         """The run, for a caller who owns it; `not_found` for anybody else (I2)."""
@@ -123,5 +137,5 @@ def _may_be_repeated(operation: Operation, request: Message) -> bool:
 
 
 def _area(rpc: str) -> str:
-    # `harness.run.v1.RunService/…` is served by runs, `harness.catalog.v1.…` by catalog.
-    return "runs" if rpc.startswith("harness.run.") else "catalog"
+    # `harness.run.v1.RunService/…` is served by runs, `harness.files.v1.…` by sessions, `harness.catalog.v1.…` by catalog.
+    return _AREAS.get(rpc.split(".")[1], "catalog")

@@ -597,9 +597,14 @@ def test_random_requests_to_every_operation_of_the_description(client: httpx.Cli
         # A wait that is allowed is no attack, and takes its time.
         query.pop("wait", None)
         body: Json = {}
-        if "requestBody" in operation:
-            schema = resolve(document, operation["requestBody"]["content"]["application/json"]["schema"])
-            body["json"] = data.draw(fitting(document, schema, 0))
+        taken = operation.get("requestBody", {}).get("content", {})
+        if "application/json" in taken:
+            body["json"] = data.draw(fitting(document, resolve(document, taken["application/json"]["schema"]), 0))
+        elif taken:
+            body["content"] = data.draw(st.binary(max_size=200))
+            body["headers"] = {
+                "content-type": data.draw(st.sampled_from(("text/plain", "image/png", "", "a/b;c", "x")))
+            }
         answer = client.request(method.upper(), path, params=query, **body)
         assert answer.status_code < 500, (method, path, query, body, answer.text)
         if not answer.headers["content-type"].startswith("text/event-stream"):

@@ -45,9 +45,10 @@ class Running:
     def client(self, subject: str = "alice", **more: Any) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, headers=headers(subject), timeout=30, **more)
 
-    def memory_mib(self) -> float:
+    def memory_mib(self, of: str = "VmRSS") -> float:
+        """What it has in memory now, or with `VmHWM` had at most."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+        return int(status.split(f"{of}:")[1].split()[0]) / 1024
 
 
 def environment(**settings: str) -> dict[str, str]:
@@ -67,6 +68,7 @@ async def run_gateway(mesh: ToyMesh, **settings: str) -> AsyncGenerator[Running]
             "HARNESS_SERVICE_TOKENS": TOKEN,
             "HARNESS_CATALOG_ADDRESS": mesh.address,
             "HARNESS_RUNS_ADDRESS": mesh.address,
+            "HARNESS_SESSIONS_ADDRESS": mesh.address,
             "HARNESS_READY_FD": str(write_end),
             "HARNESS_DIE_WITH_PARENT": "1",
             "HARNESS_SHUTDOWN_GRACE_SECONDS": "3",

@@ -26,6 +26,7 @@ COMPLETE = {
     "HARNESS_SERVICE_TOKENS": TOKEN,
     "HARNESS_CATALOG_ADDRESS": "unix:/nowhere/catalog.sock",
     "HARNESS_RUNS_ADDRESS": "unix:/nowhere/runs.sock",
+    "HARNESS_SESSIONS_ADDRESS": "unix:/nowhere/sessions.sock",
 }
 
 
@@ -59,6 +60,7 @@ async def start_and_fail(**settings: str) -> tuple[int, str]:
         ({"HARNESS_API_TOKENS": "short"}, "HARNESS_API_TOKENS"),
         ({"HARNESS_SERVICE_TOKENS": ""}, "HARNESS_SERVICE_TOKENS"),
         ({"HARNESS_RUNS_ADDRESS": ""}, "HARNESS_RUNS_ADDRESS"),
+        ({"HARNESS_SESSIONS_ADDRESS": ""}, "HARNESS_SESSIONS_ADDRESS"),
         ({"HARNESS_CATALOG_ADDRESS": "nonsense"}, "HARNESS_CATALOG_ADDRESS"),
         ({"HARNESS_LISTEN": "127.0.0.1"}, "HARNESS_LISTEN"),
         ({"HARNESS_LISTEN": "192.0.2.1:1", "HARNESS_API_TOKENS": "a-secret-token-0123456789"}, "HARNESS_LISTEN"),
@@ -223,7 +225,7 @@ async def test_liveness_readiness_and_metrics_need_no_credential(gateway: Runnin
         assert ready.status_code == 200
         assert ready.json()["data"] == {
             "ready": True,
-            "services": {"catalog": "ready", "runs": "ready"},
+            "services": {"catalog": "ready", "runs": "ready", "sessions": "ready"},
             # An adapter that is away is shown, and fails nothing.
             "harnesses": {"away": "unavailable", "toy": "available"},
         }

@@ -48,7 +48,10 @@ class Allowance:
     def check_size(self, size: int) -> None:
         """`body_too_large` beyond the bound of a file."""
         if size > self.max_file_bytes:
-            raise HarnessError(Reason.BODY_TOO_LARGE, f"A file has at most {self.max_file_bytes} bytes.")
+            raise HarnessError(
+                Reason.BODY_TOO_LARGE,
+                f"A file has at most {self.max_file_bytes} bytes: send a smaller one, or its content as several files.",
+            )
 
     def check_total(self, files: int, size: int) -> None:
         """`capacity`, not retryable, when a subject with this much has more than it may."""
