@@ -1,4 +1,4 @@
-"""What dispatch counts. No label ever names a run."""
+"""What dispatch and the release of runtimes count. No label ever names a run."""
 
 from __future__ import annotations
 
@@ -15,3 +15,10 @@ LEFT: Final = Counter(
 )
 LEFT_LINE_FULL: Final = LEFT.labels("line_full")
 LEFT_BUSY: Final = LEFT.labels("busy")
+CLEANED: Final = Counter(
+    "harness_runtimes_cleaned_total",
+    "Runtimes of adapter hosts that were told to release everything: in full, or something of them is left.",
+    ["outcome"],
+)
+CLEANED_IN_FULL: Final = CLEANED.labels("full")
+CLEANED_IN_PART: Final = CLEANED.labels("incomplete")

@@ -11,6 +11,8 @@ from harness.runtime.v1 import runtime_pb2
 from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
 from harness.session.v1 import binding_pb2
 from services.common.errors import HarnessError, Reason
+from services.common.logs import get_logger
+from services.runs import metrics
 from services.runs.clients.sessions import Binding
 from services.runs.engine import (
     FILES_AUDIENCE,
@@ -26,6 +28,8 @@ from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
 from services.runs.serving import check_agent, file_ref, granted
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +221,22 @@ def _issued(lease: lease_pb2.Lease) -> Issued:
 
 
 async def release_runtime(engine: Engine, binding: Binding, plan: Plan) -> None:
-    """Release whatever serves a binding that is being cleared. Idempotent."""
+    """Release whatever serves a binding that is being cleared. Idempotent. A runtime that did not end in full is no reason to keep the
+    conversation: nothing it does is accepted any more, and its host tries again. It is told, and counted, as not clean (I20).
+    """
     fence = binding_fence(binding.binding_id, binding.epoch, max(binding.runtime_generation, 1))
     if plan.in_sandbox:
         await engine.runtimes.release_sandbox(fence, engine.settings.runtime_start_seconds)
     elif address := binding.runtime_ref.address or plan.profile.adapter_address:
         # Also where none is recorded: a run that was ended before its runtime was may have made one.
-        await engine.runtimes.clean_up(plan.host(address), fence, engine.settings.runtime_start_seconds)
+        left = await engine.runtimes.clean_up(plan.host(address), fence, engine.settings.runtime_start_seconds)
+        (metrics.CLEANED_IN_FULL if not left else metrics.CLEANED_IN_PART).inc()
+        if left:
+            _log.warning(
+                "runtime_not_clean",
+                binding_id=binding.binding_id,
+                epoch=binding.epoch,
+                runtime_generation=fence.runtime_generation,
+                harness_id=binding.pin.harness_id,
+                left=left,
+            )

@@ -10,6 +10,7 @@ from services.common.errors import HarnessError, Reason, not_found
 from services.common.ids import new_holder_id, new_lease_id
 from services.common.logs import get_logger, log_incident
 from services.sandbox import lease as rules
+from services.sandbox import metrics
 from services.sandbox.backend import Backend, End, Sandbox, SandboxSpec
 from services.sandbox.facades import facade_addresses, seen_from_inside
 from services.sandbox.lease import Fence, Lease, Make, State, Terms, Wait
@@ -18,7 +19,7 @@ from services.sandbox.store import Kept, LeasePage, LeaseStore
 from services.sandbox.worker import Profiles, Workers, check_fit
 
 _log = get_logger(__name__)
-SHUTDOWN_GRACE_SECONDS = 1.0
+SHUTDOWN_SECONDS = 1.0
 CAPACITY_RETRY_SECONDS = 1.0
 # While another process makes the sandbox: nothing signals across processes, so its record is looked at.
 _LOOK_SECONDS = 0.05
@@ -355,7 +356,7 @@ class Leasing:
                 break
 
     async def _shut_down(self, lease: Lease) -> None:
-        """Gives the worker a moment to stop by itself; it is killed afterwards in any case."""
+        """Gives the worker a moment to stop by itself; whatever it says is left, the sandbox is destroyed afterwards (I29)."""
         if lease.state is not State.BOUND:
             return
         fence = fence_pb2.Fence(
@@ -364,10 +365,16 @@ class Leasing:
             epoch=lease.fence.epoch,
             runtime_generation=lease.fence.runtime_generation,
         )
+        named = {"lease_id": lease.lease_id, "binding_id": lease.fence.binding_id}
         try:
-            await self._workers.shutdown(lease.address, fence, SHUTDOWN_GRACE_SECONDS)
+            left = await self._workers.shutdown(lease.address, fence, SHUTDOWN_SECONDS)
         except HarnessError as error:
-            _log.info("worker_did_not_shut_down", lease_id=lease.lease_id, reason=error.reason.value)
+            metrics.SHUT_DOWN.labels("no_answer").inc()
+            _log.info("worker_did_not_shut_down", reason=error.reason.value, **named)
+            return
+        metrics.SHUT_DOWN.labels("incomplete" if left else "full").inc()
+        if left:
+            _log.warning("worker_left_something", left=left, generation=lease.fence.runtime_generation, **named)
 
     async def _destroy(self, sandbox_id: str) -> None:
         """Destroys; a failure is logged, and the sweep tries again, since no live lease names the sandbox any more (I29)."""

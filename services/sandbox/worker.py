@@ -40,7 +40,9 @@ class Workers(Protocol):
         """Binds the worker for life; its incarnation."""
         ...
 
-    async def shutdown(self, address: str, fence: fence_pb2.Fence, grace_seconds: float) -> None: ...
+    async def shutdown(self, address: str, fence: fence_pb2.Fence, seconds: float) -> str:
+        """Tells the worker to release everything and to end, within `seconds`; what it says is left, empty when nothing is."""
+        ...
 
 
 def check_fit(readiness: Readiness, harness_id: str, protocol_version: int) -> None:

@@ -144,7 +144,7 @@ async def test_i6_a_start_that_fails_ends_no_older_run_and_takes_no_place(monkey
     adapter, context = steered(play)
     async with context as client:
         registry = RuntimeRegistry(adapter, "this-process", FAST)
-        await registry.create(client.fence(), client.context())
+        await registry.create(client.fence(), client.context(), 60.0)
         run = registry.start(client.fence(1, "r1"), "this-process", client.input("x"))
         second = client.fence(2, "r2")
         with pytest.raises(OSError, match="nowhere"):

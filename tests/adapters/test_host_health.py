@@ -7,7 +7,7 @@ import pytest
 from adapters.sdk import errors
 from adapters.sdk.health import NAMES, Impaired, Probe
 from adapters.sdk.host.dependencies import dependency_problem, fits
-from adapters.sdk.host.health import HealthLooks
+from adapters.sdk.host.health import MAX_CHECKS, HealthLooks
 from adapters.sdk.host.limits import HostLimits
 from adapters.sdk.host.registry import RuntimeRegistry
 from harness.adapter.v1 import adapter_service_pb2 as pb2
@@ -166,6 +166,57 @@ async def test_i35_what_breaks_the_contract_in_a_check_does_not_cost_the_report(
         )
         assert len(found.checks) <= 32
         assert set(NAMES) <= set(by_name(found))
+
+
+async def test_i35_checks_a_report_has_no_room_for_count_all_the_same_and_are_said_to_be_missing():
+    adapter, context = steered(three)
+    adapter.checks = [Probe(f"n{number}", well) for number in range(38)]
+    adapter.checks += [Probe("storage", well), Probe("last", failing(Impaired("Nearly used up.")))]
+    async with context as client:
+        found = await report(client)
+        shown = by_name(found)
+        assert (found.status, len(found.checks)) == (DEGRADED, MAX_CHECKS - 2)
+        assert shown["last"] == (DEGRADED, "Nearly used up.")  # the worst are shown
+        assert shown["storage"] == (HEALTHY, "")  # and what every report speaks of
+        assert shown["adapter"] == (DEGRADED, "The report has no room for 15 of 40 checks; 0 of those are not well.")
+        adapter.checks = [Probe(f"n{number}", failing(Impaired("Slow."))) for number in range(39)]
+        adapter.checks += [Probe(f"bad{number}", failing(errors.UnavailableError("Away."))) for number in range(30)]
+        found = await report(client)
+        # Of what is looked at nothing is lost, and that some was not looked at is said.
+        said = [check.reason for check in found.checks if check.name == "adapter"]
+        assert found.status == UNHEALTHY
+        assert "The report has no room for 40 of 65 checks; 40 of those are not well." in said
+        assert "The adapter names 69 checks; only the first 64 are looked at." in said
+        assert sum(check.status == UNHEALTHY for check in found.checks) == 24
+
+
+async def test_i35_checks_beyond_the_bound_are_not_looked_at_and_that_is_said():
+    adapter, context = steered(three)
+    looked = []
+
+    def counting(number):
+        async def look():
+            looked.append(number)
+
+        return look
+
+    adapter.checks = [Probe(f"n{number}", counting(number)) for number in range(70)]
+    async with context as client:
+        found = await report(client)
+        assert looked == list(range(64))
+        said = [check.reason for check in found.checks if check.name == "adapter"]
+        assert said[0] == "The adapter names 70 checks; only the first 64 are looked at."
+        assert found.status == DEGRADED
+
+
+async def test_a_check_that_was_left_out_while_it_was_well_has_its_last_success_all_the_same():
+    adapter, context = steered(three)
+    adapter.checks = [Probe(f"n{number}", well) for number in range(40)]
+    async with context as client:
+        assert "n39" not in by_name(await report(client))
+        adapter.checks[39] = Probe("n39", failing(Impaired("Slow.")))
+        shown = next(check for check in (await report(client)).checks if check.name == "n39")
+        assert shown.HasField("last_success_at")
 
 
 async def test_a_look_has_no_side_effects_and_shows_a_full_host():

@@ -125,8 +125,8 @@ async def test_i35_drafts_that_somebody_reads_again_are_not_given_up_before_he_h
     async with context as client:
         other = client.another()
         registry = RuntimeRegistry(adapter, "this-process", HostLimits(max_buffered_bytes=900 * LARGE))
-        await registry.create(client.fence(), client.context())
-        await registry.create(other.fence(), other.context())
+        await registry.create(client.fence(), client.context(), 60.0)
+        await registry.create(other.fence(), other.context(), 60.0)
         run = registry.start(client.fence(1, "r1"), "this-process", client.input("600"))
         assert sum([len(drafts) async for _, drafts in run.follow(0)]) == 601
         again = run.follow(0)

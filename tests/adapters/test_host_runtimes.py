@@ -104,7 +104,7 @@ async def test_i35_an_ended_run_makes_room_once_it_was_read_although_nobody_ackn
     async with context as client:
         registry = RuntimeRegistry(adapter, "this-process", HostLimits(max_runtimes=1))
         fence, other = client.fence(1, "r1"), client.another()
-        await registry.create(fence, client.context())
+        await registry.create(fence, client.context(), 60.0)
         run = registry.start(fence, "this-process", client.input("x"))
         async with aclosing(run.follow(0)) as batches:
             queue.put_nowait(events.text("a"))
@@ -113,9 +113,9 @@ async def test_i35_an_ended_run_makes_room_once_it_was_read_although_nobody_ackn
         queue.put_nowait(None)
         await until(lambda: not run.working)
         with pytest.raises(Refusal, match="at work"):
-            await registry.create(other.fence(), other.context())
+            await registry.create(other.fence(), other.context(), 60.0)
         assert [len(drafts) async for _, drafts in run.follow(0)] == [2]
-        assert await registry.create(other.fence(), other.context())
+        assert await registry.create(other.fence(), other.context(), 60.0)
         await until(lambda: adapter.runtimes[0].cleaned == 1)
         await registry.close()
 

@@ -1,7 +1,11 @@
 """Streams of runs over real gRPC: offsets, acknowledgements, attach, backpressure."""
 
 import asyncio
+import contextlib
+import dataclasses
 import time
+
+import structlog
 
 from adapters.sdk import events
 from adapters.sdk.cancellation import Deadline
@@ -204,9 +208,11 @@ async def test_detached_for_too_long_is_cancelled():
         assert drafts[0].payload.run_cancelled.reason == payload_pb2.CANCEL_REASON_SHUTDOWN
 
 
-async def test_drafts_of_an_ended_run_outlast_a_short_grace():
-    """An executor that was held up for longer than the grace still gets the end of its run."""
-    adapter, context = steered(forever, flow=runtime_pb2.RuntimeLimits(detach_grace_seconds=1))
+@contextlib.asynccontextmanager
+async def left_alone(kept_seconds):
+    """A run that nobody reads, with a grace of a second, and its client; the run is over."""
+    limits = dataclasses.replace(FAST, kept_seconds=kept_seconds)
+    adapter, context = steered(forever, limits=limits, flow=runtime_pb2.RuntimeLimits(detach_grace_seconds=1))
     async with context as client:
         await client.create()
         fence = client.fence(1, "r1")
@@ -214,8 +220,30 @@ async def test_drafts_of_an_ended_run_outlast_a_short_grace():
         await call.read()
         call.cancel()
         await until(lambda: adapter.ended)
-        await asyncio.sleep(1.5)  # the time itself: the grace once more, and then some
+        yield client, fence
+
+
+async def test_drafts_of_an_ended_run_outlast_a_short_grace(monkeypatch):
+    """An executor that was held up for longer than the grace still gets the end of its run."""
+    graces = []
+    over = HostedRun._on_detached
+
+    def counted(run):
+        over(run)
+        graces.append(run.run_id)
+
+    monkeypatch.setattr(HostedRun, "_on_detached", counted)
+    async with left_alone(kept_seconds=3600.0) as (client, fence):
+        # The first grace ended the run. When the second is over the drafts are there all the same.
+        await until(lambda: len(graces) >= 2)
         assert kinds(await client.follow(client.attach(fence, 1))) == ["run.cancelled"]
+
+
+async def test_i35_drafts_of_an_ended_run_are_given_up_when_nobody_comes_for_them_in_all_that_time():
+    with structlog.testing.capture_logs() as said:
+        async with left_alone(kept_seconds=1.5) as (client, fence):
+            await until(lambda: any(entry["event"] == "drafts_given_up" for entry in said))
+            await refused(client.attach(fence, 1).read(), "OUT_OF_RANGE", "offset_forgotten")
 
 
 async def test_i7_what_nobody_reads_waits_at_the_bound_for_the_next_executor():

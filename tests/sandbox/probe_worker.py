@@ -28,6 +28,8 @@ class Worker(worker_service_pb2_grpc.WorkerServiceServicer):
         self.seen = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         self.bound: worker_service_pb2.BindRequest | None = None
         self.ended = asyncio.Event()
+        # What its shutdown says is left.
+        self.left = ""
 
     async def GetReadiness(self, request: Any, context: Any) -> worker_service_pb2.GetReadinessResponse:
         return worker_service_pb2.GetReadinessResponse(
@@ -47,7 +49,7 @@ class Worker(worker_service_pb2_grpc.WorkerServiceServicer):
 
     async def Shutdown(self, request: Any, context: Any) -> worker_service_pb2.ShutdownResponse:
         self.ended.set()
-        return worker_service_pb2.ShutdownResponse()
+        return worker_service_pb2.ShutdownResponse(incomplete=bool(self.left), left=self.left)
 
     async def run(self, code: bytes, context: Any) -> bytes:
         """Runs Python and answers what it left in `result`; with `# main thread` it may block the worker."""

@@ -1,6 +1,7 @@
 """Leases through the real service, with plain worker processes: they hold on every machine."""
 
 import asyncio
+import json
 import os
 import signal
 
@@ -129,6 +130,18 @@ async def test_i29_release_ends_what_the_worker_started_too() -> None:
         async with asyncio.timeout(0.5):
             await all_gone(processes)
         assert not exists(runaway)
+
+
+async def test_i20_what_a_worker_says_is_left_is_told_and_its_sandbox_is_destroyed_all_the_same() -> None:
+    async with running_mesh() as mesh:
+        lease = (await mesh.acquire("bnd_a")).lease
+        await inside(lease, "worker.left = 'A provider goes on.'")
+        processes = [os.pidfd_open(pid) for pid in descendants(mesh.keepers()[lease.lease_id])]
+        assert await mesh.release("bnd_a")
+        await all_gone(processes)
+        assert not list(mesh.root.glob("lse_*"))
+        (told,) = (json.loads(line) for line in mesh.log.splitlines() if "worker_left_something" in line)
+        assert (told["left"], told["lease_id"], told["binding_id"]) == ("A provider goes on.", lease.lease_id, "bnd_a")
 
 
 async def test_i29_workers_outlive_a_killed_service_and_are_adopted_by_the_next() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from adapters.sdk.contract import HarnessAdapter, plain
 from adapters.sdk.errors import HarnessError
 from adapters.sdk.events import struct
+from adapters.sdk.host.bounds import call_seconds, within
 from adapters.sdk.host.health import HealthLooks
 from adapters.sdk.host.native_session import open_session
 from adapters.sdk.host.registry import RuntimeRegistry
@@ -53,19 +54,24 @@ class AdapterServicer(adapter_service_pb2_grpc.AdapterServiceServicer):
 
     async def CreateRuntime(self, request: pb2.CreateRuntimeRequest, context: Context) -> pb2.CreateRuntimeResponse:
         """Creates the runtime of a binding, or finds it."""
-        created = await self._registry.create(request.fence, request.context)
+        created = await self._registry.create(request.fence, request.context, self._seconds(context))
         return pb2.CreateRuntimeResponse(incarnation=self._registry.incarnation, created=created)
 
     async def OpenSession(self, request: pb2.OpenSessionRequest, context: Context) -> pb2.OpenSessionResponse:
         """Opens the native session."""
         session = ProviderSessionContext(_binding(request.fence), request.context)
-        native_id = await open_session(self._adapter.session_manager, session)
+        async with within(self._seconds(context), "The session was not opened in time.", "open_session_timeout"):
+            native_id = await open_session(self._adapter.session_manager, session)
         return pb2.OpenSessionResponse(native_session_id=native_id)
 
     async def CloseSession(self, request: pb2.CloseSessionRequest, context: Context) -> pb2.CloseSessionResponse:
         """Ends the native session."""
-        await self._adapter.session_manager.close(_binding(request.fence), request.native_session_id)
+        async with within(self._seconds(context), "The session was not closed in time.", "close_session_timeout"):
+            await self._adapter.session_manager.close(_binding(request.fence), request.native_session_id)
         return pb2.CloseSessionResponse()
+
+    def _seconds(self, context: Context) -> float:
+        return call_seconds(context, self._registry.limits.restart_seconds)
 
 
 def _binding(fence: fence_pb2.Fence) -> BindingView:

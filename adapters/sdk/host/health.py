@@ -18,11 +18,17 @@ from adapters.sdk.logs import describe, get_logger
 from harness.common.v1 import health_pb2
 
 MAX_CHECKS = 32
+# Of an adapter's own, how many are looked at.
+MAX_LOOKED_AT = 64
+# Of those, how many a report has room for beside what it speaks of always, and the host's word on runtimes that are not clean.
+MAX_SHOWN = MAX_CHECKS - len(NAMES) - 1
 MAX_REASON_CHARACTERS = 500
 # Of the names whose last success is remembered.
-MAX_REMEMBERED = 64
+MAX_REMEMBERED = 2 * MAX_LOOKED_AT
 # What a look at the adapter as a whole is called when it fails itself.
 ADAPTER = "adapter"
+# And the one of the host at runtimes of which something is left.
+CLEANUP = "cleanup"
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 _HEALTHY = health_pb2.HEALTH_STATUS_HEALTHY
 _DEGRADED = health_pb2.HEALTH_STATUS_DEGRADED
@@ -49,7 +55,7 @@ class HealthLooks:
             self._under_way = asyncio.get_running_loop().create_task(self._look(seconds))
         await asyncio.wait({self._under_way}, timeout=seconds + 0.05)
         checks = self._under_way.result() if self._under_way.done() else [_check(ADAPTER, _UNHEALTHY, _HANGS)]
-        return self._report([*checks[: MAX_CHECKS - len(NAMES)]])
+        return self._report(checks)
 
     async def _look(self, seconds: float) -> list[health_pb2.HealthCheck]:
         deadline = time.monotonic() + seconds
@@ -57,12 +63,18 @@ class HealthLooks:
         found = said[ADAPTER]
         if isinstance(found, health_pb2.HealthCheck):
             return [found]
-        listed: Sequence[health_pb2.HealthCheck | Probe] = tuple(found)[:MAX_CHECKS]
+        given: Sequence[health_pb2.HealthCheck | Probe] = tuple(found)
+        listed = given[:MAX_LOOKED_AT]
         probes = {each.name: each.look for each in listed if isinstance(each, Probe)}
         looked = await self._bounded(probes, max(0.0, deadline - time.monotonic()))
         # What a probe returns is nothing: it is well.
         results = {name: one or _check(name, _HEALTHY, "") for name, one in looked.items()}
-        return [results[each.name] if isinstance(each, Probe) else _tidied(each) for each in listed]
+        checks = [results[each.name] if isinstance(each, Probe) else _tidied(each) for each in listed]
+        if len(given) > MAX_LOOKED_AT:
+            # I35: what is not looked at may be what is wrong, so the adapter cannot be said to be well.
+            over = f"The adapter names {len(given)} checks; only the first {MAX_LOOKED_AT} are looked at."
+            checks.insert(0, _check(ADAPTER, _DEGRADED, over))
+        return checks
 
     async def _bounded(self, looks: Mapping[str, Callable[[], Awaitable[Any]]], seconds: float) -> dict[str, Any]:
         """What each look returned, or a check that says why it did not."""
@@ -87,7 +99,8 @@ class HealthLooks:
                 results[name] = _check(name, _UNHEALTHY, _HANGS)
         return results
 
-    def _report(self, checks: list[health_pb2.HealthCheck]) -> health_pb2.HealthReport:
+    def _report(self, looked_at: list[health_pb2.HealthCheck]) -> health_pb2.HealthReport:
+        checks = _shown(looked_at)
         named = {check.name for check in checks}
         for check in self._of_host():
             if check.name not in named:
@@ -101,11 +114,14 @@ class HealthLooks:
         ]
         now = timestamp_pb2.Timestamp()
         now.GetCurrentTime()
-        for check in checks:
+        # I35: everything that was looked at counts, also what the report has no room for.
+        all_checks = [*looked_at, *checks]
+        for check in all_checks:
             self._note(check, now)
+        status = max([_HEALTHY, *(check.status for check in all_checks)])
         limits = self._registry.limits
         return health_pb2.HealthReport(
-            status=max([_HEALTHY, *(check.status for check in checks)]),
+            status=status,
             checks=checks,
             capacity=health_pb2.Capacity(active=self._registry.active_runs, limit=limits.max_runs),
             checked_at=now,
@@ -115,7 +131,10 @@ class HealthLooks:
         missing = dependency_problem(self._adapter.descriptor.dependencies)
         most = self._registry.limits.max_runs
         full = self._registry.active_runs >= most
+        unclean = self._registry.unclean
+        left = f"Of {unclean} ended runtimes something is left; it is tried again. The host's log says why."
         return [
+            *([_check(CLEANUP, _DEGRADED, left)] if unclean else []),
             _check(DEPENDENCY, _UNHEALTHY if missing else _HEALTHY, missing),
             _check(
                 CAPACITY, _DEGRADED if full else _HEALTHY, f"All {most} runs of this host are taken." if full else ""
@@ -131,6 +150,17 @@ class HealthLooks:
             check.last_success_at.CopyFrom(now)
         elif check.name in self._succeeded:
             check.last_success_at.FromNanoseconds(self._succeeded[check.name])
+
+
+def _shown(looked_at: list[health_pb2.HealthCheck]) -> list[health_pb2.HealthCheck]:
+    """Those a report has room for, in their order: what every report speaks of, and the worst. The last says so where any had to be left out."""
+    if len(looked_at) <= MAX_SHOWN:
+        return list(looked_at)
+    order = sorted(enumerate(looked_at), key=lambda item: (item[1].name not in (*NAMES, ADAPTER), -item[1].status))
+    kept, left_out = order[: MAX_SHOWN - 1], order[MAX_SHOWN - 1 :]
+    bad = sum(check.status > _HEALTHY for _, check in left_out)
+    said = f"The report has no room for {len(left_out)} of {len(looked_at)} checks; {bad} of those are not well."
+    return [*(check for _, check in sorted(kept, key=lambda item: item[0])), _check(ADAPTER, _DEGRADED, said)]
 
 
 async def _made(look: Callable[[], Awaitable[Any]]) -> Any:

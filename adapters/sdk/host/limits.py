@@ -31,7 +31,7 @@ class HostLimits:
     cancel_grace_seconds: float = 5.0
     # How long a stream that ignored its cancellation is waited for before it is given up.
     stop_seconds: float = 2.0
-    # Bound of a restart whose call has no deadline, and of any other.
+    # Bound of a restart, of making and preparing a runtime, and of every question to an adapter, whatever deadline the call has.
     restart_seconds: float = 30.0
     # Bound of a cleanup whose call has no deadline.
     cleanup_seconds: float = 10.0

@@ -9,6 +9,7 @@ from adapters.sdk.errors import HarnessError, classified
 from adapters.sdk.facade import FacadeChannels
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
+from adapters.sdk.host.bounds import within
 from adapters.sdk.host.limits import HostLimits
 from adapters.sdk.host.memory import DraftMemory
 from adapters.sdk.host.native_session import NativeSession
@@ -40,8 +41,8 @@ class RuntimeRegistry:
         self._memory = DraftMemory(limits.max_buffered_bytes)
         # Least recently used first.
         self._slots: OrderedDict[str, RuntimeSlot] = OrderedDict()
-        # Those that are ended and not yet clean, so that a repeated Cleanup waits for the work, or tries again what was cut off.
-        self._closing: OrderedDict[str, RuntimeSlot] = OrderedDict()
+        # Those that are ended and not yet clean, of any generation, so that a repeated Cleanup waits for the work, or tries again what was cut off.
+        self._closing: OrderedDict[BindingView, RuntimeSlot] = OrderedDict()
         self._creating: dict[str, asyncio.Future[None]] = {}
         # The highest (epoch, runtime generation) seen of a binding, also of runtimes that are gone.
         self._highest: OrderedDict[str, Generation] = OrderedDict()
@@ -62,11 +63,22 @@ class RuntimeRegistry:
         """Runtimes kept."""
         return len(self._slots)
 
+    @property
+    def unclean(self) -> int:
+        """Runtimes that are ended and of which something is left, although their release was tried."""
+        return sum(slot.unclean for slot in self._closing.values())
+
     # --- runtimes ---
 
-    async def create(self, fence: fence_pb2.Fence, context: runtime_pb2.RuntimeContext) -> bool:
-        """Makes the runtime of the fence; False if it is there. A higher generation ends the older runtime, a lower one is refused."""
+    async def create(self, fence: fence_pb2.Fence, context: runtime_pb2.RuntimeContext, seconds: float) -> bool:
+        """Makes the runtime of the fence; False if it is there. A higher generation ends the older runtime, a lower one is refused.
+        Raises DeadlineError past `seconds`; the next call tries again.
+        """
         _check_protocol(fence)
+        async with within(seconds, "The runtime was not made in time.", "create_timeout"):
+            return await self._create(fence, context)
+
+    async def _create(self, fence: fence_pb2.Fence, context: runtime_pb2.RuntimeContext) -> bool:
         if self.stopping:
             raise refusal.stopping()
         while (pending := self._creating.get(fence.binding_id)) is not None:
@@ -130,19 +142,23 @@ class RuntimeRegistry:
     def _drop(self, binding_id: str, slot: RuntimeSlot) -> None:
         # From here on nothing reaches it; its cleanup goes on beside.
         self._slots.pop(binding_id, None)
-        self._background.spawn(self._clean(binding_id, slot, self.limits.cleanup_seconds, _SUPERSEDED))
-        slot.closed = True
+        self._close_slot(slot)
+        self._background.spawn(self._clean(slot, self.limits.cleanup_seconds, _SUPERSEDED))
 
-    async def _clean(
-        self, binding_id: str, slot: RuntimeSlot, seconds: float, reason: "payload_pb2.CancelReason.ValueType"
-    ) -> bool:
-        self._closing[binding_id] = slot
+    def _close_slot(self, slot: RuntimeSlot) -> None:
+        slot.closed = True
+        self._closing[slot.construction.binding] = slot
         while len(self._closing) > self.limits.remembered:
-            self._closing.popitem(last=False)
-        complete = await slot.cleanup(seconds, reason)
-        if complete and self._closing.get(binding_id) is slot:
-            del self._closing[binding_id]
-        return complete
+            binding, _ = self._closing.popitem(last=False)
+            _log.error(
+                "unclean_runtime_forgotten", binding_id=binding.binding_id, generation=binding.runtime_generation
+            )
+
+    async def _clean(self, slot: RuntimeSlot, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> str:
+        left = await slot.cleanup(seconds, reason)
+        if not left:
+            self._closing.pop(slot.construction.binding, None)
+        return left
 
     def find(self, fence: fence_pb2.Fence) -> RuntimeSlot:
         """The runtime of the fence. Raises a refusal: STALE_LEASE for an older one, runtime_unknown if it never was
@@ -159,8 +175,10 @@ class RuntimeRegistry:
             raise refusal.runtime_gone()  # I11
         return slot
 
-    async def cleanup(self, fence: fence_pb2.Fence, seconds: float) -> bool:
-        """Ends the runtime of the fence; whether all of it was released. One that is not here is clean (I20)."""
+    async def cleanup(self, fence: fence_pb2.Fence, seconds: float) -> str:
+        """Ends the runtime of the fence, and what is left of the binding's older ones; what is left then, in a sentence, empty when nothing is.
+        One that is not here is clean (I20).
+        """
         slot: RuntimeSlot | None = None
         try:
             slot = self.find(fence)
@@ -169,11 +187,11 @@ class RuntimeRegistry:
                 raise
         if slot is not None:
             self._slots.pop(fence.binding_id, None)
-        else:
-            slot = self._closing.get(fence.binding_id)
-            if slot is None or slot.construction.binding != _view(fence):
-                return True
-        return await self._clean(fence.binding_id, slot, seconds, _SHUTDOWN)
+            self._close_slot(slot)
+        # I20: nobody asks for an older generation any more, so whoever asks for this one hears of what is left of them.
+        unclean = [slot for binding, slot in self._closing.items() if _covers(fence, binding)]
+        left = await asyncio.gather(*(self._clean(slot, seconds, _SHUTDOWN) for slot in unclean))
+        return next(filter(None, left), "")
 
     # --- runs ---
 
@@ -257,6 +275,7 @@ class RuntimeRegistry:
         while True:
             await asyncio.sleep(max(0.05, min(idle / 4, 60.0)))
             self.drop_idle(time.monotonic() - idle)
+            self.clean_again()
 
     def drop_idle(self, unused_since: float) -> None:
         """Drops runtimes not used since that moment of the monotonic clock."""
@@ -267,6 +286,11 @@ class RuntimeRegistry:
                 self._slots.move_to_end(binding_id)
             else:
                 self._drop(binding_id, slot)
+
+    def clean_again(self) -> None:
+        """Tries again to release what an earlier try left: of a runtime that was replaced or dropped nobody else may ask (I20)."""
+        for slot in [slot for slot in self._closing.values() if slot.unclean]:
+            self._background.spawn(self._clean(slot, self.limits.cleanup_seconds, _SHUTDOWN))
 
     async def drain(self, seconds: float) -> None:
         """Takes no new work and waits at most `seconds` for what is at work; the rest is cancelled (I33)."""
@@ -289,6 +313,11 @@ class RuntimeRegistry:
         await asyncio.gather(*(slot.cleanup(self.limits.cleanup_seconds, _SHUTDOWN) for slot in slots))
         await self._background.close(self.limits.cleanup_seconds)
         await self._channels.close()
+
+
+def _covers(fence: fence_pb2.Fence, binding: BindingView) -> bool:
+    """Whether the binding's runtime is the fence's or an older one."""
+    return binding.binding_id == fence.binding_id and (binding.epoch, binding.runtime_generation) <= _generation(fence)
 
 
 def _view(fence: fence_pb2.Fence) -> BindingView:

@@ -2,19 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from adapters.sdk.cancellation import Deadline
 from adapters.sdk.contract import HarnessRuntime, RuntimeConstruction, Turn
-from adapters.sdk.errors import DeadlineError, HarnessError, UnavailableError, classified
+from adapters.sdk.errors import HarnessError, UnavailableError, classified
 from adapters.sdk.events import session_updated
 from adapters.sdk.facade import FacadeAccess, FacadeChannels
 from adapters.sdk.files import Files
 from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
+from adapters.sdk.host.bounds import within
 from adapters.sdk.host.hooks import RunHooks
 from adapters.sdk.host.limits import FlowLimits, HostLimits
 from adapters.sdk.host.memory import DraftMemory
@@ -29,6 +30,10 @@ from harness.runtime.v1 import runtime_pb2
 
 # How long an older turn's provider may take to stop in order when a younger turn is here (I27: cut off within 2 s).
 SUPERSEDE_GRACE_SECONDS = 1.0
+# What a cleanup leaves, as its caller is told.
+_NOT_IN_TIME = "The adapter did not release the runtime in time."
+_FAILED = "The adapter failed to release the runtime; its log says why."
+_STILL_WORKS = "The provider of a run ignores its end and is still at work."
 S = TypeVar("S")
 _log = get_logger(__name__)
 
@@ -82,7 +87,7 @@ class RuntimeSlot:
         self._run: HostedRun | None = None
         self._past: dict[str, HostedRun] | None = None
         self._asked_tools = set[str]()
-        self._cleaning: asyncio.Task[bool] | None = None
+        self._cleaning: asyncio.Task[str] | None = None
 
     # --- runs ---
 
@@ -213,14 +218,10 @@ class RuntimeSlot:
 
     async def initialize(self, seconds: float) -> bool:
         """Prepares the runtime, once; False if it was. After a failure the same error again, until a restart (I20). Raises DeadlineError past `seconds`,
-        after which the next call tries again.
+        what it waits for another operation included; the next call tries again.
         """
-        async with self._lock:
-            try:
-                async with asyncio.timeout(seconds):
-                    return await self.prepare()
-            except TimeoutError:
-                raise DeadlineError("The runtime was not ready in time.", code="initialize_timeout") from None
+        async with within(seconds, "The runtime was not ready in time.", "initialize_timeout"), self._lock:
+            return await self.prepare()
 
     async def prepare(self) -> bool:
         """`initialize` for whoever holds the lock."""
@@ -244,29 +245,32 @@ class RuntimeSlot:
             raise refusal.busy("A run or another operation is at work in this runtime.")
         async with self._lock:
             self._initialized, self._failure = False, None
-            try:
-                # I20, I35: a provider that does not let go must not hold the runtime, and with it its cleanup, for ever.
-                async with asyncio.timeout(seconds):
-                    await self._runtime.restart()
-            except TimeoutError:
-                raise DeadlineError("The runtime did not restart in time.", code="restart_timeout") from None
+            # I20, I35: a provider that does not let go must not hold the runtime, and with it its cleanup, for ever.
+            async with within(seconds, "The runtime did not restart in time.", "restart_timeout"):
+                await self._runtime.restart()
 
-    async def pending_interrupt(self) -> runtime_pb2.PendingInterrupt | None:
-        """The pause of the binding, or None."""
-        return await self._runtime.pending_interrupt()
+    async def pending_interrupt(self, seconds: float) -> runtime_pb2.PendingInterrupt | None:
+        """The pause of the binding, or None. Raises DeadlineError past `seconds`."""
+        async with within(seconds, "The runtime did not say in time what it waits for.", "pending_interrupt_timeout"):
+            return await self._runtime.pending_interrupt()
 
-    async def cleanup(self, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> bool:
-        """Ends the run, if any, and releases everything within `seconds`; whether all of it was. Calls share the work, which goes on when a caller leaves;
-        after one that was cut off or failed the next tries again (I20).
+    async def cleanup(self, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> str:
+        """Ends the run, if any, and releases everything within `seconds`; what is left, in a sentence, empty when nothing is. Calls share the work, which
+        goes on when a caller leaves; after one that was cut off or failed the next tries again (I20).
         """
         self.closed = True
         task = self._cleaning
-        if task is None or (task.done() and not _succeeded(task)):
+        if task is None or (task.done() and _left(task)):
             task = self._cleaning = self._background.spawn(self._clean(seconds, reason))
         await asyncio.wait({task}, timeout=seconds)
-        return task.done() and _succeeded(task)
+        return _left(task)
 
-    async def _clean(self, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> bool:
+    @property
+    def unclean(self) -> bool:
+        """Whether its release was tried and something is left."""
+        return self._cleaning is not None and self._cleaning.done() and bool(_left(self._cleaning))
+
+    async def _clean(self, seconds: float, reason: "payload_pb2.CancelReason.ValueType") -> str:
         deadline = time.monotonic() + seconds
         if self._run is not None:
             try:
@@ -280,11 +284,17 @@ class RuntimeSlot:
                 await self._release(seconds / 4)
         except TimeoutError:
             _log.error("cleanup_cut_off", seconds=round(seconds, 3), late=round(time.monotonic() - deadline, 3))
-            return False
+            return _NOT_IN_TIME
         except Exception as error:  # noqa: BLE001 - cleaning up never fails its caller; what is wrong is for the log
             _log.error("cleanup_failed", error=describe(error))
-            return False
-        return True
+            return _FAILED
+        # I20: what an adapter released of its own says nothing of a provider that goes on all the same.
+        return _STILL_WORKS if any(run.working for run in self._runs()) else ""
+
+    def _runs(self) -> Iterator[HostedRun]:
+        if self._run is not None:
+            yield self._run
+        yield from (self._past or {}).values()
 
     async def _release(self, patience: float) -> None:
         if await self._is_free(patience):
@@ -331,8 +341,10 @@ class RuntimeSlot:
         return await self._session.open(turn.native_session_id)
 
 
-def _succeeded(task: "asyncio.Task[bool]") -> bool:
-    return not task.cancelled() and task.exception() is None and task.result()
+def _left(task: "asyncio.Task[str]") -> str:
+    if not task.done():
+        return _NOT_IN_TIME
+    return _FAILED if task.cancelled() or task.exception() is not None else task.result()
 
 
 def _deadline(turn: runtime_pb2.TurnInput) -> Deadline:

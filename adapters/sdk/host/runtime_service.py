@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+from adapters.sdk.host.bounds import call_seconds
 from adapters.sdk.host.registry import RuntimeRegistry
 from harness.common.v1 import error_pb2
 from harness.event.v1 import event_pb2
@@ -21,9 +22,7 @@ class RuntimeServicer(runtime_service_pb2_grpc.RuntimeServiceServicer):
 
     async def Initialize(self, request: pb2.InitializeRequest, context: Context) -> pb2.InitializeResponse:
         """Prepares the runtime."""
-        done = await self._registry.find(request.fence).initialize(
-            self._bound(context, self._registry.limits.restart_seconds)
-        )
+        done = await self._registry.find(request.fence).initialize(self._seconds(context))
         return pb2.InitializeResponse(initialized=done)
 
     async def StartRun(self, request: pb2.StartRunRequest, context: Context) -> AsyncIterator[pb2.StartRunResponse]:
@@ -77,24 +76,21 @@ class RuntimeServicer(runtime_service_pb2_grpc.RuntimeServiceServicer):
         self, request: pb2.GetPendingInterruptRequest, context: Context
     ) -> pb2.GetPendingInterruptResponse:
         """The pending pause."""
-        return pb2.GetPendingInterruptResponse(interrupt=await self._registry.find(request.fence).pending_interrupt())
+        pause = await self._registry.find(request.fence).pending_interrupt(self._seconds(context))
+        return pb2.GetPendingInterruptResponse(interrupt=pause)
 
     async def Restart(self, request: pb2.RestartRequest, context: Context) -> pb2.RestartResponse:
         """Releases provider clients."""
-        await self._registry.find(request.fence).restart(self._bound(context, self._registry.limits.restart_seconds))
+        await self._registry.find(request.fence).restart(self._seconds(context))
         return pb2.RestartResponse()
 
     async def Cleanup(self, request: pb2.CleanupRequest, context: Context) -> pb2.CleanupResponse:
         """Releases everything."""
-        complete = await self._registry.cleanup(
-            request.fence, self._bound(context, self._registry.limits.cleanup_seconds)
-        )
-        return pb2.CleanupResponse(incomplete=not complete)
+        left = await self._registry.cleanup(request.fence, call_seconds(context, self._registry.limits.cleanup_seconds))
+        return pb2.CleanupResponse(incomplete=bool(left), left=left)
 
-    def _bound(self, context: Context, most: float) -> float:
-        """Seconds for a call: a little less than its caller waits, so that it hears the answer."""
-        left = context.time_remaining()
-        return most if left is None else max(0.05, min(left * 0.9, most))
+    def _seconds(self, context: Context) -> float:
+        return call_seconds(context, self._registry.limits.restart_seconds)
 
 
 def _fill(batch: event_pb2.EventBatch, first: int, drafts: list[event_pb2.EventDraft]) -> None:

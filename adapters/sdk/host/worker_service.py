@@ -7,6 +7,7 @@ from typing import Any
 
 from adapters.sdk.contract import HarnessAdapter
 from adapters.sdk.host import refusal
+from adapters.sdk.host.bounds import LEAST_SECONDS, call_seconds
 from adapters.sdk.host.health import HealthLooks
 from adapters.sdk.host.registry import PROTOCOL_VERSION, RuntimeRegistry
 from harness.common.v1 import fence_pb2, health_pb2
@@ -61,7 +62,8 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             if self._bound is not None and (self._bound, self._request) != (wanted, content):  # I26
                 raise refusal.stale_lease("This worker is bound for life to something else.")
             if self._bound is None:
-                await self._registry.create(request.fence, request.context)
+                seconds = call_seconds(context, self._registry.limits.restart_seconds)
+                await self._registry.create(request.fence, request.context, seconds)
                 self._bound, self._request = wanted, content
         return pb2.BindResponse(incarnation=self._registry.incarnation)
 
@@ -71,10 +73,11 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             raise refusal.stale_lease("The fence is not the one this worker is bound to.")
         grace = request.grace.ToMilliseconds() / 1000 if request.HasField("grace") else DEFAULT_SHUTDOWN_GRACE_SECONDS
         self._registry.stopping = True
+        left = ""
         if self._bound is not None:
-            await self._registry.cleanup(request.fence, max(0.05, grace))
+            left = await self._registry.cleanup(request.fence, call_seconds(context, max(LEAST_SECONDS, grace)))
         self._stop.set()
-        return pb2.ShutdownResponse()
+        return pb2.ShutdownResponse(incomplete=bool(left), left=left)
 
 
 def _identity(fence: fence_pb2.Fence) -> tuple[str, int, int]:

@@ -121,10 +121,12 @@ class RuntimeClient:
         )
         return response.side_effect_status
 
-    async def clean_up(self, host: Host, fence: fence_pb2.Fence, timeout: float) -> None:
-        """Release everything the runtime holds. Idempotent."""
+    async def clean_up(self, host: Host, fence: fence_pb2.Fence, timeout: float) -> str:
+        """Release everything the runtime holds; what the host says is left all the same, empty when nothing is. Idempotent."""
         request = runtime_service_pb2.CleanupRequest(fence=fence)
-        await self._call(host, "runtime", "Cleanup", request, timeout)
+        response: runtime_service_pb2.CleanupResponse = await self._call(host, "runtime", "Cleanup", request, timeout)
+        # A host of an older contract says no more than that something is.
+        return (response.left or "not said") if response.incomplete else ""
 
     async def close(self) -> None:
         """Close every channel."""
