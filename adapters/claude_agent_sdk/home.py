@@ -12,6 +12,8 @@ from adapters.claude_agent_sdk import launcher
 from adapters.sdk.logs import get_logger
 
 PREFIX = "harness-claude-"
+UNFINISHED = "making-harness-claude-"
+"""What a folder is called until it is locked, so that one without a living owner is known at once."""
 YOUNG_SECONDS = 60.0
 MAX_SWEPT = 100
 _OWN = 0o700
@@ -26,10 +28,11 @@ class Home:
         if root is not None:
             root.mkdir(parents=True, exist_ok=True)
         sweep(root or Path(tempfile.gettempdir()))
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+        unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=root))
         # Held until this process ends, however it ends.
-        self._lock = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        self._lock = os.open(unfinished / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.folder = unfinished.rename(unfinished.with_name(PREFIX + unfinished.name.removeprefix(UNFINISHED)))
         # The agent's own files, which stay from turn to turn. Where they are changes from host to host.
         self.workspace = self.folder / "workspace"
         self.workspace.mkdir(mode=_OWN)
@@ -79,25 +82,34 @@ class TurnFolder:
 
 def sweep(root: Path) -> None:
     """Removes what runtimes of processes that were killed left below `root` (I20). At most 100 of them at a time."""
-    now = time.time()
-    stale = [entry for entry in os.scandir(root) if entry.name.startswith(PREFIX)][:MAX_SWEPT]
-    for entry in stale:
-        try:
-            if now - entry.stat().st_mtime < YOUNG_SECONDS:
-                # It may be about to be locked.
-                continue
-            lock = os.open(Path(entry.path) / _LOCK, os.O_RDWR)
-        except (FileNotFoundError, PermissionError):
-            # It went just now, or is another user's.
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(entry.path)
-            _log.info("left_behind_removed")
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(lock)
+    removed = 0
+    for entry in os.scandir(root):
+        if entry.name.startswith((PREFIX, UNFINISHED)):
+            removed += _swept(Path(entry.path))
+        if removed == MAX_SWEPT:
+            return
+
+
+def _swept(folder: Path) -> bool:
+    """Removes a folder if no process that lives has it; whether it did. Folders of other users are none of ours."""
+    try:
+        # One that is about to be locked, or whose removal has begun, is left alone for a while.
+        young = time.time() - folder.stat().st_mtime < YOUNG_SECONDS
+        if young and (folder.name.startswith(UNFINISHED) or not (folder / _LOCK).exists()):
+            return False
+        lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    except (FileNotFoundError, PermissionError):
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    except (BlockingIOError, FileNotFoundError):
+        # Its process lives, or another one was here first.
+        return False
+    finally:
+        os.close(lock)
+    _log.info("left_behind_removed")
+    return True
 
 
 def _removed(folder: Path) -> None:

@@ -13,6 +13,7 @@ from adapters.claude_agent_sdk.options import model_of, read_options
 from adapters.claude_agent_sdk.pause import Pause, pause_for
 from adapters.claude_agent_sdk.profile import read_profile
 from adapters.claude_agent_sdk.program import Program, bundled_program
+from adapters.claude_agent_sdk.restoring import restore
 from adapters.claude_agent_sdk.resumption import Resumption, dismissed
 from adapters.claude_agent_sdk.setting import sdk_options
 from adapters.claude_agent_sdk.skills import skills_of, told
@@ -133,6 +134,8 @@ class ClaudeRuntime(BaseRuntime):
             yield warned
         access = model_access(self._profile, turn)
         folder = await asyncio.to_thread(home.turn, turn.system_prompt + told(self._skills, self._profile.subagents))
+        if known.session_id:
+            await asyncio.to_thread(restore, folder.config, home.workspace, known.session_id, store.committed())
         program = self._program = Program(
             sdk_options(
                 profile=self._profile,

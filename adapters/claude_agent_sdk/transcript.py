@@ -79,7 +79,7 @@ def _joined(parts: Iterable[bytes]) -> bytes:
 
 
 class TurnStore:
-    """The SDK's session store for one turn: gives the SDK what was committed, and keeps what the turn adds until its end.
+    """The SDK's session store for one turn: keeps what the turn adds until its end.
 
     It is written at the turn's end alone: what a turn adds counts only if the turn ends well, and a part for each of many small writes would not fit.
     """
@@ -111,14 +111,9 @@ class TurnStore:
                 self._seen.add(unique)
             self._add({"of": subpath[:MAX_SUBPATH_CHARACTERS], "entry": entry})
 
-    async def load(self, key: Mapping[str, Any]) -> list[Entry] | None:
-        """The lines of one transcript as committed, with the results of calls that had waited in their places; None: there is none."""
-        entries = self._transcript.entries.get(str(key.get("subpath") or ""))
-        return _put_off_last([self._presented(entry) for entry in entries]) if entries else None
-
-    async def list_subkeys(self, key: Mapping[str, Any]) -> list[str]:
-        """The subpaths that have lines."""
-        return [subpath for subpath in self._transcript.entries if subpath]
+    async def load(self, _: Mapping[str, Any]) -> list[Entry] | None:
+        """Nothing: the program finds the conversation in its own folder, where the runtime has laid it down."""
+        return None
 
     # --- what the runtime calls ---
 
@@ -132,6 +127,13 @@ class TurnStore:
         """Keeps what the conversation waits for, or that it waits no more."""
         if pause is not None or self._transcript.pause is not None:
             self._add({"pause": pause})
+
+    def committed(self) -> dict[str, list[Entry]]:
+        """The lines of each transcript as committed, by subpath, with the results of calls that had waited in their places."""
+        return {
+            subpath: _put_off_last([self._presented(entry) for entry in entries])
+            for subpath, entries in self._transcript.entries.items()
+        }
 
     def settle(self, put_off: str) -> None:
         """The call that the program had put off has its result already, and is not made when it goes on."""

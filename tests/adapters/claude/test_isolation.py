@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.claude_agent_sdk.home import Home
+from adapters.claude_agent_sdk.home import UNFINISHED, Home
 from adapters.claude_agent_sdk.processes import is_alive
 from conformance.plane.run import kind, kinds, text_of
 from harness.common.v1 import capability_token_pb2, placement_pb2
@@ -120,8 +120,12 @@ async def test_i28_a_sandboxed_turn_reaches_its_model_through_the_egress_with_it
 
 
 async def test_i20_a_program_does_not_outlive_the_process_it_works_for(rig: Rig, start: Callable[..., Awaitable]):
-    """In a process of its own, as it is served; it is killed in the middle of a turn, and its program dies with it."""
-    process = await start(module="adapters.claude_agent_sdk")
+    """In a process of its own, as it is served; it is killed in the middle of a turn, and its program dies with it. What it had of the conversation lies
+    below the profile's folder and nowhere else, and the next process removes it.
+    """
+    system = rig.folder / "system"
+    system.mkdir()
+    process = await start(module="adapters.claude_agent_sdk", environment={"TMPDIR": str(system)})
     conversation = rig.conversation(address=process.address)
     await conversation.create()
     for said in ("one", "two"):
@@ -130,7 +134,7 @@ async def test_i20_a_program_does_not_outlive_the_process_it_works_for(rig: Rig,
     stream = conversation.run("three").start()
     await until(stream, "content_delta")
     (pid,) = (rig.folder / "first").glob("*/turn-*/pid")
-    program = int(pid.read_text())
+    program, program_folder = int(pid.read_text()), pid.parent.parent
     assert is_alive(program)
     # Stopped, it cannot notice and go by itself: it has to be killed.
     os.kill(program, signal.SIGSTOP)
@@ -138,22 +142,41 @@ async def test_i20_a_program_does_not_outlive_the_process_it_works_for(rig: Rig,
     await asyncio.to_thread(process.process.wait)
     await rig.reached(lambda: not is_alive(program))
     assert KEY not in process.log.read_text()
+    assert [path.name for path in system.rglob("*")] == []
+    assert list((rig.folder / "first").glob("harness-claude-*/turn-*/config/projects/*/*.jsonl"))
+
+    after = rig.conversation(address=(await start(module="adapters.claude_agent_sdk")).address)
+    await after.create()
+    rig.model.script([text("ok")])
+    assert text_of(await after.say("one")) == "ok"
+    assert not program_folder.exists()
+    await after.cleanup()
+    await rig.reached(lambda: not rig.left_behind())
 
 
 def test_i20_what_a_killed_process_left_behind_goes_with_the_next_runtime(folder: Path):
-    """The lock of a process that lives keeps its folder; without it, the folder goes, unless it was only just made."""
-    living, killed, young = (Home(folder) for _ in range(3))
+    """The lock of a process that lives keeps its folder; without it, the folder goes at once. One that has no lock yet may be about to get it."""
+    living, killed, removing, half, making = (Home(folder) for _ in range(5))
     (killed.folder / "workspace" / "of-the-agent").write_text("x")
-    for home in (living, killed):
-        os.utime(home.folder, (1, 1))
-    for home in (killed, young):
+    for home in (killed, removing, half, making):
         os.close(home._lock)
+    for home in (removing, half):
+        (home.folder / "lock").unlink()
+    os.utime(half.folder, (1, 1))
+    unfinished = making.folder.rename(folder / f"{UNFINISHED}1")
     made = Home(folder)
     assert living.folder.exists()
+    assert removing.folder.exists()
+    assert unfinished.exists()
     assert not killed.folder.exists()
-    assert young.folder.exists()
-    for home in (made, living):
+    assert not half.folder.exists()
+    for left in (removing.folder, unfinished):
+        os.utime(left, (1, 1))
+    another = Home(folder)
+    assert sorted(folder.iterdir()) == sorted(home.folder for home in (living, made, another))
+    for home in (another, made, living):
         home.remove()
+    assert list(folder.iterdir()) == []
 
 
 def _with_tea(blueprint) -> None:
