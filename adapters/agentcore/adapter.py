@@ -14,7 +14,7 @@ from adapters.sdk.capabilities import UNSUPPORTED, capability
 from adapters.sdk.contract import Evaluation, HarnessRuntime, Reconciled, RuntimeConstruction, plain
 from adapters.sdk.errors import AuthenticationError, ConfigurationError, HarnessError, UnavailableError
 from adapters.sdk.health import CONFIGURATION, Impaired, Probe
-from adapters.sdk.session import ProviderSessionManager
+from adapters.sdk.session import ClosedSession, ProviderSessionManager
 from adapters.sdk.simple import BaseAdapter
 from harness.adapter.v1 import descriptor_pb2
 from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb2
@@ -40,7 +40,7 @@ class AgentCoreAdapter(BaseAdapter):
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
         self._descriptor = describe(_sdk_version())
-        self._sessions = AgentCoreSessions()
+        self._sessions = AgentCoreSessions(self._stop_session)
         self._shared: tuple[Clients, Stopper] | None = None
 
     @property
@@ -89,17 +89,11 @@ class AgentCoreAdapter(BaseAdapter):
         """A runtime. Raises UnavailableError without the SDK, ConfigurationError for settings or options that do not fit."""
         profile = read_profile(construction.profile_settings)
         locator = self._locator(profile)
-        try:
-            # Only here: the process starts without the SDK, and says what it lacks.
-            from adapters.agentcore.clients import Clients
-            from adapters.agentcore.runtime import AgentCoreRuntime
-            from adapters.agentcore.stopping import Stopper
-        except ImportError as error:
-            raise _sdk_missing(error) from None
+        clients, stopper = self._of_process()
         _check_region(profile)
-        if self._shared is None:
-            self._shared = Clients(), Stopper()
-        clients, stopper = self._shared
+        # Only here: the process starts without the SDK, and says what it lacks.
+        from adapters.agentcore.runtime import AgentCoreRuntime
+
         return AgentCoreRuntime(construction, profile, locator, clients, self._sessions, stopper)
 
     async def reconcile_agents(
@@ -111,6 +105,32 @@ class AgentCoreAdapter(BaseAdapter):
             return Reconciled()
         _check_region(profile)
         return await self._fleet_of_harnesses().reconcile(profile, agent_ids, ended_agent_ids)
+
+    async def close(self) -> None:
+        """Ends what is under way at the control plane, and its connections (AdapterCloser)."""
+        if self._fleet is not None:
+            await self._fleet.close()
+
+    async def _stop_session(self, session: ClosedSession, session_id: str) -> None:
+        """Ends the session of a closed conversation, whichever process had its runtime. Raises HarnessError."""
+        if not session.profile_settings:
+            # Nobody says where it is: it ends by itself when it is idle.
+            return
+        profile = read_profile(session.profile_settings)
+        _check_region(profile)
+        clients, stopper = self._of_process()
+        await stopper.stop_closed(clients, profile, self._locator(profile), session.agent_id, session_id)
+
+    def _of_process(self) -> "tuple[Clients, Stopper]":
+        """What all of the process share. Raises UnavailableError without the SDK."""
+        if self._shared is None:
+            try:
+                from adapters.agentcore.clients import Clients
+                from adapters.agentcore.stopping import Stopper
+            except ImportError as error:
+                raise _sdk_missing(error) from None
+            self._shared = Clients(), Stopper()
+        return self._shared
 
     def _locator(self, profile: Profile) -> HarnessLocator:
         if profile.mode != PER_AGENT:

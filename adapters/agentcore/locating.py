@@ -7,7 +7,15 @@ class HarnessLocator(Protocol):
     """Knows the harness of an agent. What it tells is for requests to the service alone (I18)."""
 
     async def arn_for(self, agent_id: str) -> str:
-        """The harness's ARN. Raises HarnessError if there is none and none can be had."""
+        """The harness's ARN; it is made if there is none. Raises HarnessError if none can be had."""
+        ...
+
+    async def known_arn(self, agent_id: str) -> str:
+        """The ARN of the harness that is there; empty: there is none, and none is made. Raises HarnessError."""
+        ...
+
+    def forget(self, agent_id: str) -> None:
+        """The service said that there is no such harness: the next one who asks has it looked for."""
         ...
 
 
@@ -23,3 +31,10 @@ class SharedHarness:
     async def arn_for(self, agent_id: str) -> str:
         """The profile's, whoever asks."""
         return self._arn
+
+    async def known_arn(self, agent_id: str) -> str:
+        """The profile's, whoever asks."""
+        return self._arn
+
+    def forget(self, agent_id: str) -> None:
+        """Nothing: the profile names it."""

@@ -2,16 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from adapters.agentcore.clients import Clients, Connections
 from adapters.agentcore.custom import stream_custom
 from adapters.agentcore.locating import HarnessLocator
 from adapters.agentcore.managed import ManagedTurn, Memory, Setting
 from adapters.agentcore.options import AgentOptions, model_of, read_options
-from adapters.agentcore.profile import Profile
+from adapters.agentcore.profile import PER_AGENT, Profile
 from adapters.agentcore.rehearsal import play, rehearsed
-from adapters.agentcore.requests import checked_session
 from adapters.agentcore.sessions import AgentCoreSessions
 from adapters.agentcore.stopping import Stopper
 from adapters.sdk import events
@@ -43,18 +42,16 @@ class AgentCoreRuntime(BaseRuntime):
         self._profile = profile
         self._locator = locator
         self._clients = clients
-        self._sessions = sessions
         self._stopper = stopper
         self._options: AgentOptions = read_options(construction.options)
         self._model = model_of(construction.blueprint.model, profile)
-        self._session_id = checked_session(sessions.derive(construction.binding))
+        self._session_id = sessions.name_of(construction.binding)
         self._durable = construction.blueprint.thread.persistence != blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL
         self._memory = Memory()
         self._connections: Connections | None = None
         self._arn = ""
         self._asked = False
         self._stopping: set[asyncio.Task[bool]] = set()
-        sessions.attach(construction.binding, self._closed)
 
     async def initialize(self) -> None:
         """Takes a share of the clients. Raises ConfigurationError for a region or endpoint that is none."""
@@ -68,16 +65,35 @@ class AgentCoreRuntime(BaseRuntime):
             async for draft in play(steps):
                 yield draft
             return
-        setting = await self._setting()
         if turn.files:
             yield events.warning("files_unsupported", "The provider takes no files; the turn goes on without them.")
-        drafts = (
-            ManagedTurn(turn, setting, self._memory).stream() if self._profile.managed else stream_custom(turn, setting)
-        )
-        async with contextlib.aclosing(drafts):
+        async with contextlib.aclosing(self._drafts(turn)) as drafts:
             async for draft in drafts:
                 yield draft
         self._asked = False
+
+    async def _drafts(self, turn: Turn) -> AsyncGenerator[Draft, None]:
+        """What the turn says. A harness that was removed since it was last seen is looked for again, once: one that is not there ran nothing (I11)."""
+        again = self._profile.mode == PER_AGENT
+        while True:
+            setting = await self._setting()
+            begun = False
+            drafts = (
+                ManagedTurn(turn, setting, self._memory).stream()
+                if self._profile.managed
+                else stream_custom(turn, setting)
+            )
+            try:
+                async with contextlib.aclosing(drafts):
+                    async for draft in drafts:
+                        begun = True
+                        yield draft
+                return
+            except ConfigurationError as failure:
+                if begun or not again or failure.code != "harness_unknown":
+                    raise
+            again = False
+            self._locator.forget(self._construction.blueprint.id)
 
     async def resume(self, turn: Turn, decision: runtime_pb2.ResumeDecision) -> AsyncIterator[Draft]:
         """The turn that answers an interrupt."""
@@ -111,7 +127,6 @@ class AgentCoreRuntime(BaseRuntime):
 
     async def cleanup(self) -> None:
         """Waits for stops that are under way, then gives everything back."""
-        self._sessions.detach(self._construction.binding, self._closed)
         await self._release()
 
     async def _setting(self) -> Setting:
@@ -137,12 +152,6 @@ class AgentCoreRuntime(BaseRuntime):
         task = asyncio.ensure_future(self._stopper.stop(self._connections, self._profile, self._arn, self._session_id))
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
-
-    async def _closed(self) -> None:
-        """The conversation is closed for good."""
-        self._begin_stop()
-        if self._stopping:
-            await asyncio.wait(self._stopping, timeout=STOP_SECONDS)
 
     async def _release(self) -> None:
         if self._stopping:

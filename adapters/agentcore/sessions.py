@@ -2,29 +2,23 @@
 
 from collections.abc import Awaitable, Callable
 
-from adapters.sdk.session import BindingView, CallerAssignedSessions
+from adapters.agentcore.requests import checked_session
+from adapters.sdk.session import BindingView, CallerAssignedSessions, ClosedSession
 
-Stop = Callable[[], Awaitable[None]]
+Stop = Callable[[ClosedSession, str], Awaitable[None]]
 
 
 class AgentCoreSessions(CallerAssignedSessions):
-    """The names are 43 characters of what the service takes. A session ends by itself when it is idle; while its runtime is here it is stopped at once."""
+    """The names are 43 characters of what the service takes. `stop` ends the session of a closed conversation by its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Stop) -> None:
         super().__init__("hm")
-        self._stops: dict[tuple[str, int], Stop] = {}
+        self._stop = stop
 
-    def attach(self, binding: BindingView, stop: Stop) -> None:
-        """How the session of a living runtime is stopped."""
-        self._stops[binding.binding_id, binding.epoch] = stop
+    def name_of(self, binding: BindingView) -> str:
+        """What the service knows the session by. Raises InternalError if it is no name the service takes."""
+        return checked_session(self.derive(binding))
 
-    def detach(self, binding: BindingView, stop: Stop) -> None:
-        """The runtime is gone."""
-        if self._stops.get((binding.binding_id, binding.epoch)) == stop:
-            del self._stops[binding.binding_id, binding.epoch]
-
-    async def close(self, binding: BindingView, native_session_id: str) -> None:
-        """Stops it, where that is allowed and its runtime is in this process."""
-        stop = self._stops.get((binding.binding_id, binding.epoch))
-        if stop is not None:
-            await stop()
+    async def close(self, session: ClosedSession) -> None:
+        """Stops it, whichever process its runtime was in. What was never begun is not there, and so is closed."""
+        await self._stop(session, self.name_of(session.binding))

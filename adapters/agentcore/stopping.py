@@ -4,8 +4,9 @@ from typing import Any, cast
 
 from botocore.exceptions import ClientError
 
-from adapters.agentcore.clients import Connections, called
+from adapters.agentcore.clients import Clients, Connections, called
 from adapters.agentcore.failures import failure_of
+from adapters.agentcore.locating import HarnessLocator
 from adapters.agentcore.profile import Profile
 from adapters.sdk.errors import HarnessError
 from adapters.sdk.logs import get_logger
@@ -25,13 +26,14 @@ class Stopper:
         """Stops a session; whether it is stopped now. A failure is logged by its code alone, and changes nothing else: sessions end by themselves."""
 
         def work() -> None:
-            runtime = self._runtime_of(connections, arn) if profile.managed else arn
-            asked: dict[str, Any] = {"agentRuntimeArn": runtime, "runtimeSessionId": session_id}
-            if profile.qualifier and not profile.managed:
-                asked["qualifier"] = profile.qualifier
             try:
+                runtime = self._runtime_of(connections, arn) if profile.managed else arn
+                asked: dict[str, Any] = {"agentRuntimeArn": runtime, "runtimeSessionId": session_id}
+                if profile.qualifier and not profile.managed:
+                    asked["qualifier"] = profile.qualifier
                 connections.calls.stop_runtime_session(**asked)
             except ClientError as error:
+                # No such session, or no such harness any more: it is over.
                 if cast("Any", error.response).get("Error", {}).get("Code") != _GONE:
                     raise
 
@@ -41,6 +43,22 @@ class Stopper:
             _log.warning("session_not_stopped", code=failure.code)
             return False
         return True
+
+    async def stop_closed(
+        self, clients: Clients, profile: Profile, locator: HarnessLocator, agent_id: str, session_id: str
+    ) -> None:
+        """Stops the session of a conversation that is closed, with no runtime of it at hand. Raises HarnessError if its harness cannot be found out."""
+        if not profile.stop_session:
+            return
+        arn = await locator.known_arn(agent_id) if profile.managed else profile.runtime_arn
+        if not arn:
+            # Sessions end with their harness.
+            return
+        connections = await clients.acquire(profile)
+        try:
+            await self.stop(connections, profile, arn, session_id)
+        finally:
+            await clients.release(connections)
 
     def _runtime_of(self, connections: Connections, arn: str) -> str:
         known = self._runtimes.get(arn)

@@ -203,6 +203,15 @@ class AgentReconciler(Protocol):
         ...
 
 
+@runtime_checkable
+class AdapterCloser(Protocol):
+    """What an adapter implements besides when its process holds something that belongs to no runtime. Optional."""
+
+    async def close(self) -> None:
+        """Called once, when the process stops and every runtime is released; cut off after a few seconds. Nothing is asked of the adapter afterwards."""
+        ...
+
+
 def plain(value: struct_pb2.Struct) -> dict[str, Any]:
     """A Struct as plain JSON values."""
     return json_format.MessageToDict(value) if value.fields else {}

@@ -18,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from adapters.sdk import process
-from adapters.sdk.contract import AgentReconciler, HarnessAdapter
+from adapters.sdk.contract import AdapterCloser, AgentReconciler, HarnessAdapter
 from adapters.sdk.errors import ConfigurationError, HarnessError
 from adapters.sdk.host.adapter_service import AdapterServicer
 from adapters.sdk.host.boundary import Boundary
@@ -40,6 +40,8 @@ MAX_CONCURRENT_STREAMS = 4_096
 MAX_CONCURRENT_CALLS = 16_384
 # How long streams may take to hand over what is left once the runs have ended.
 FLUSH_SECONDS = 2.0
+# How long an adapter may take to close.
+CLOSE_SECONDS = 5.0
 # How long the process may take to end after everything was released.
 EXIT_SECONDS = 2.0
 AdapterFactory = Callable[[], HarnessAdapter]
@@ -87,6 +89,7 @@ class AdapterServer:
         self._names = [RUNTIME_SERVICE, WORKER_SERVICE if worker else ADAPTER_SERVICE]
         reflection.enable_server_reflection([*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         self._idle_sweep = not worker
+        self._closing: asyncio.Future[None] | None = None
 
     async def start(self, listen: str) -> None:
         """Takes the address and serves. Raises ConfigurationError if the address cannot be had, or would let in whoever comes."""
@@ -126,6 +129,20 @@ class AdapterServer:
         await self.registry.drain(grace)
         await self._server.stop(FLUSH_SECONDS if grace else 0)
         await self.registry.close()
+        await self._close_adapter()
+
+    async def _close_adapter(self) -> None:
+        """Once, however often the host is stopped; bounded, and without a word to the caller, who can do nothing about it (I20)."""
+        if not isinstance(self.adapter, AdapterCloser):
+            return
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self.adapter.close())
+        done, _ = await asyncio.wait({self._closing}, timeout=CLOSE_SECONDS)
+        if not done:
+            self._closing.cancel()
+            _log.warning("adapter_not_closed", seconds=CLOSE_SECONDS)
+        elif not self._closing.cancelled() and (error := self._closing.exception()) is not None:
+            _log.warning("adapter_not_closed", error=describe(error))
 
     async def _set_health(self, status: int) -> None:
         for name in ("", *self._names):

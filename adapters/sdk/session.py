@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from harness.event.v1 import event_pb2
 from harness.runtime.v1 import runtime_pb2
@@ -29,6 +30,19 @@ class ProviderSessionContext:
     context: runtime_pb2.RuntimeContext
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedSession:
+    """A native session whose conversation is closed. All that ending it may need is here: its runtime may be gone, or was in another process."""
+
+    binding: BindingView
+    # Empty when none was ever assigned.
+    native_session_id: str = field(repr=False)
+    # Empty when whoever closes does not say it.
+    agent_id: str = ""
+    # The operator's settings of the profile; empty when whoever closes does not say them. Never to be shown to a client.
+    profile_settings: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+
 class ProviderSessionManager(Protocol):
     """Provider mechanics only: it never chooses owner, agent version, conversation or epoch."""
 
@@ -40,7 +54,7 @@ class ProviderSessionManager(Protocol):
         """Called with each `session.updated` an adapter yields: the validated native id to store, or None to drop the event."""
         ...
 
-    async def close(self, binding: BindingView, native_session_id: str) -> None:
+    async def close(self, session: ClosedSession) -> None:
         """Ends the provider's session. Idempotent; a session that is not there is closed."""
         ...
 
@@ -57,7 +71,7 @@ class EventAssignedSessions:
         native_id = event.native_session_id
         return native_id if _PRINTABLE.fullmatch(native_id) else None
 
-    async def close(self, binding: BindingView, native_session_id: str) -> None:
+    async def close(self, session: ClosedSession) -> None:
         """Nothing to end."""
 
 
@@ -80,5 +94,5 @@ class CallerAssignedSessions:
         """A provider does not rename such a session."""
         return None
 
-    async def close(self, binding: BindingView, native_session_id: str) -> None:
+    async def close(self, session: ClosedSession) -> None:
         """Nothing to end."""

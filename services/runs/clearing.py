@@ -97,6 +97,7 @@ class Clearer:
         request = adapter_service_pb2.CloseSessionRequest(
             fence=binding_fence(binding.binding_id, binding.epoch, max(binding.runtime_generation, 1)),
             native_session_id=binding.native_session_id,
+            agent_id=binding.agent_id,
         )
         if plan.profile.HasField("profile_settings"):
             request.profile_settings.CopyFrom(plan.profile.profile_settings)

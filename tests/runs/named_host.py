@@ -9,21 +9,25 @@ from adapters.sdk import events
 from adapters.sdk.capabilities import NATIVE, build_descriptor, capability
 from adapters.sdk.contract import Turn
 from adapters.sdk.serve import run_adapter_main
-from adapters.sdk.session import CallerAssignedSessions, ProviderSessionContext, ProviderSessionManager
+from adapters.sdk.session import CallerAssignedSessions, ClosedSession, ProviderSessionContext, ProviderSessionManager
 from adapters.sdk.simple import SimpleAdapter
 from harness.adapter.v1 import descriptor_pb2
 
 
 class _CountedSessions(CallerAssignedSessions):
     opened = 0
+    closed = "nobody"
 
     async def open(self, context: ProviderSessionContext) -> str:
         self.opened += 1
         return await super().open(context)
 
+    async def close(self, session: ClosedSession) -> None:
+        self.closed = session.agent_id
+
 
 class NamedAdapter(SimpleAdapter):
-    """Answers with the name of the turn's session and how often one was opened."""
+    """Answers with the name of the turn's session, how often one was opened, and whose was closed last."""
 
     def __init__(self) -> None:
         self._sessions = _CountedSessions("toy")
@@ -45,7 +49,7 @@ class NamedAdapter(SimpleAdapter):
         return self._sessions
 
     async def stream(self, turn: Turn) -> AsyncIterator[events.Draft]:
-        yield events.text(f"{turn.native_session_id} {self._sessions.opened}")
+        yield events.text(f"{turn.native_session_id} {self._sessions.opened} {self._sessions.closed}")
         yield events.completed("end_turn")
 
 

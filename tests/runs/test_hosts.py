@@ -135,12 +135,12 @@ async def test_a_session_the_adapter_names_is_recorded_before_the_first_turn_and
             events = await caller.events(run.run_id)
             name = (await caller.settled(agent, "c")).native_session_id
             assert name.startswith("toy-")
-            assert text(events) == f"{name} 1"
+            assert text(events) == f"{name} 1 nobody"
             # The turn came with it: nobody had to announce it in the stream.
             assert "session_updated" not in [kind(event) for event in events]
         await caller.clear(agent, "c")
         events = await caller.events((await caller.start(agent, "hello", "c")).run_id)
-        assert text(events).endswith(" 2")
+        assert text(events).endswith(f" 2 {agent}")
         assert not text(events).startswith(name)
     finally:
         mesh.close()

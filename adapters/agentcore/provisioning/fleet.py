@@ -104,11 +104,25 @@ class AgentHarnesses:
         return "AgentHarnesses()"
 
     async def arn_for(self, agent_id: str) -> str:
-        """The harness's ARN. Raises HarnessError if there is none and none can be had."""
+        """See HarnessLocator."""
         try:
-            return await self._provisioner.arn(Wanted(self._asked.deployment, agent_id, self._asked.spec))
+            return await self._provisioner.arn(self._wanted(agent_id))
         except ControlFault as fault:
             raise _told(fault) from None
+
+    async def known_arn(self, agent_id: str) -> str:
+        """See HarnessLocator."""
+        try:
+            return await self._provisioner.known(self._wanted(agent_id))
+        except ControlFault as fault:
+            raise _told(fault) from None
+
+    def forget(self, agent_id: str) -> None:
+        """See HarnessLocator."""
+        self._provisioner.forget(self._wanted(agent_id))
+
+    def _wanted(self, agent_id: str) -> Wanted:
+        return Wanted(self._asked.deployment, agent_id, self._asked.spec)
 
 
 def _told(fault: ControlFault) -> HarnessError:

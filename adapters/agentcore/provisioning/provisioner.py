@@ -87,6 +87,15 @@ class Provisioner:
         # One who stops waiting stops nobody else.
         return await asyncio.shield(task)
 
+    async def known(self, wanted: Wanted) -> str:
+        """The ARN of an agent's harness as it is, usable or not; empty: there is none of ours. Makes nothing. Errors: ControlFault."""
+        known = self._arns.get(wanted.name)
+        if known is not None:
+            return known
+        found = await self._call(lambda control: control.named(wanted.name))
+        ours = found is not None and found.tags.get(DEPLOYMENT_TAG) == self._deployment
+        return found.arn if found is not None and ours else ""
+
     def _ended(self, name: str, task: asyncio.Task[str]) -> None:
         self._under_way.pop(name, None)
         if not task.cancelled() and task.exception() is not None:

@@ -10,7 +10,7 @@ from adapters.sdk.host.health import HealthLooks
 from adapters.sdk.host.native_session import open_session
 from adapters.sdk.host.registry import RuntimeRegistry
 from adapters.sdk.lifecycle.text import cleaned
-from adapters.sdk.session import BindingView, ProviderSessionContext
+from adapters.sdk.session import BindingView, ClosedSession, ProviderSessionContext
 from harness.adapter.v1 import adapter_service_pb2 as pb2
 from harness.adapter.v1 import adapter_service_pb2_grpc
 from harness.common.v1 import error_pb2, fence_pb2
@@ -67,11 +67,16 @@ class AdapterServicer(adapter_service_pb2_grpc.AdapterServiceServicer):
     async def CloseSession(self, request: pb2.CloseSessionRequest, context: Context) -> pb2.CloseSessionResponse:
         """Ends the native session."""
         async with within(self._seconds(context), "The session was not closed in time.", "close_session_timeout"):
-            await self._adapter.session_manager.close(_binding(request.fence), request.native_session_id)
+            await self._adapter.session_manager.close(_closed(request))
         return pb2.CloseSessionResponse()
 
     def _seconds(self, context: Context) -> float:
         return call_seconds(context, self._registry.limits.restart_seconds)
+
+
+def _closed(request: pb2.CloseSessionRequest) -> ClosedSession:
+    settings = plain(request.profile_settings)
+    return ClosedSession(_binding(request.fence), request.native_session_id, request.agent_id, settings)
 
 
 def _binding(fence: fence_pb2.Fence) -> BindingView:

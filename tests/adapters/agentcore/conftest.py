@@ -19,6 +19,8 @@ def standin(served_standin, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     served_standin.forget()
     served_standin.control.harnesses.clear()
+    served_standin.control.calls.clear()
+    served_standin.control.faults.clear()
     served_standin.control._made = 0
     return served_standin
 

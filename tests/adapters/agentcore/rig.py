@@ -24,6 +24,7 @@ from tests.standins.agentcore import ACCOUNT, REGION, AgentCore
 
 HARNESS = f"arn:aws:bedrock-agentcore:{REGION}:{ACCOUNT}:harness/agent-0123456789"
 RUNTIME = f"arn:aws:bedrock-agentcore:{REGION}:{ACCOUNT}:runtime/agent-0123456789"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/approved"
 ANSWERS = {
     ECHO: Succeed({"said": "hello"}),
     SUM: Break("sum_failed", "Cannot add."),

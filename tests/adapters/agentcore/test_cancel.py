@@ -8,7 +8,6 @@ import pytest
 from adapters.agentcore.threads import THREAD_PREFIX
 from conformance.plane.broker import ECHO, Stall
 from conformance.plane.run import kinds
-from harness.adapter.v1 import adapter_service_pb2
 from harness.common.v1 import error_pb2
 from tests.adapters.agentcore.rig import answers, call, reached, script
 
@@ -78,16 +77,6 @@ async def test_i35_back_pressure_holds_the_thread_and_a_cancel_frees_it(rig):
     assert await stream.read() is not None
     # Nobody reads or acknowledges: the host stops reading, and so does the thread.
     await run.cancel()
-    await reached(lambda: not threads())
-
-
-async def test_closing_a_conversation_stops_its_session(rig):
-    conversation = await rig.conversation(harness_arn=known_harness(rig))
-    await conversation.say("hello")
-    closing = adapter_service_pb2.CloseSessionRequest(fence=conversation.fence(), native_session_id="any")
-    await conversation.target.ask("CloseSession", conversation.target.adapter.CloseSession(closing, timeout=30))
-    assert len(rig.standin.of("StopRuntimeSession")) == 1
-    await conversation.cleanup()
     await reached(lambda: not threads())
 
 
