@@ -117,7 +117,8 @@ def _services(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
     def own(name: str, replica: int) -> dict[str, str]:
         if name == "catalog":
             named = _named(options, options.token_variables)
-            return {**named, "HARNESS_CONFIG_FILE": str(options.config_file.absolute())}
+            config_file = str(options.config_file.absolute())
+            return {**named, "HARNESS_CONFIG_FILE": config_file, "HARNESS_SESSIONS_ADDRESS": sessions}
         if name == "sessions":
             return {
                 "HARNESS_FACADE_LISTEN": layout.facade(replica),

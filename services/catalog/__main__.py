@@ -11,15 +11,17 @@ from harness.catalog.v1.resolution_service_pb2_grpc import add_ResolutionService
 from services.catalog import provider_check
 from services.catalog.adapter_watch import Pace
 from services.catalog.agents import Agents
-from services.catalog.clients import AdapterClient, ProviderClient
+from services.catalog.clients import AdapterClient, ProviderClient, SessionsClient
 from services.catalog.operator_file import load_operator_file
 from services.catalog.publish import Publisher
+from services.catalog.reconciling import Reconciler
 from services.catalog.registry import Registry
 from services.catalog.service.agent_service import AgentServicer
 from services.catalog.service.harness_service import HarnessServicer
 from services.catalog.service.resolution_service import ResolutionServicer
 from services.catalog.settings import CatalogSettings
 from services.catalog.store import COLLECTIONS, CatalogStore
+from services.common.channels import connect
 from services.common.ids import new_nonce
 from services.common.server import Registration, Service, ServiceContext, run_service
 from services.common.settings import load_settings
@@ -44,8 +46,13 @@ async def build(context: ServiceContext[CatalogSettings]) -> Service:
     context.resources.push_async_callback(registry.close)
     agents = Agents(store, Publisher(store, lambda: time.time_ns() // 1_000_000, new_nonce), registry)
 
+    sessions = _sessions(context)
+
     async def start() -> None:
         await registry.start(context.tasks)
+        for harness_id, adapter in operator.adapters.items():
+            if adapter.enabled:
+                Reconciler(harness_id, registry, agents, sessions).start(context.tasks, settings.reconcile_seconds)
         provider_check.start(
             operator.tools, lambda tool: ProviderClient(tool, settings.adapter_timeout_seconds), context.tasks
         )
@@ -62,6 +69,15 @@ async def build(context: ServiceContext[CatalogSettings]) -> Service:
         ],
         on_start=[start],
     )
+
+
+def _sessions(context: ServiceContext[CatalogSettings]) -> SessionsClient | None:
+    settings = context.settings
+    if settings.sessions_address is None:
+        return None
+    peer = connect(settings.sessions_address, settings.service_tokens[0], idempotent=True)
+    context.resources.push_async_callback(peer.close)
+    return SessionsClient(peer)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,11 @@ import protovalidate
 from harness.adapter.v1 import adapter_service_pb2 as pb
 from harness.adapter.v1.adapter_service_pb2_grpc import AdapterServiceStub
 from harness.adapter.v1.descriptor_pb2 import Descriptor
+from harness.adapter.v1.reconciliation_service_pb2 import ReconcileAgentsRequest, ReconcileAgentsResponse
+from harness.adapter.v1.reconciliation_service_pb2_grpc import AgentReconciliationServiceStub
 from harness.common.v1.health_pb2 import HealthReport
+from harness.session.v1.session_service_pb2 import ListBoundAgentsRequest, ListBoundAgentsResponse
+from harness.session.v1.session_service_pb2_grpc import SessionServiceStub
 from harness.tool.v1.tool_provider_service_pb2 import ListProviderToolsRequest, ListProviderToolsResponse
 from harness.tool.v1.tool_provider_service_pb2_grpc import ToolProviderServiceStub
 from services.catalog.operator_file import AllowedAdapter
@@ -22,6 +26,8 @@ from services.common.channels import Peer, connect
 from services.common.errors import HarnessError, Reason
 from services.common.interceptors.validation import field_path
 
+RECONCILE_SECONDS: Final = 120.0
+"""A round makes a bounded number of changes at a provider that allows a few a second; it is in nobody's way."""
 _KEY: Final = re.compile(r'\[".*"\]', re.DOTALL)
 
 
@@ -42,6 +48,7 @@ class AdapterClient:
     def __init__(self, adapter: AllowedAdapter, timeout: float) -> None:
         self._peer: Peer = connect(adapter.address, adapter.token)
         self._stub: Any = AdapterServiceStub(self._peer.channel)
+        self._reconciliation: Any = AgentReconciliationServiceStub(self._peer.channel)
         self._timeout = timeout
 
     async def describe(self) -> Described:
@@ -59,8 +66,14 @@ class AdapterClient:
         answer: pb.EvaluateResponse = await self._call(self._stub.Evaluate, request)
         return answer
 
-    async def _call(self, method: Any, request: Any) -> Any:
-        answer = await self._peer.call(method, request, timeout=self._timeout)
+    async def reconcile_agents(self, request: ReconcileAgentsRequest) -> ReconcileAgentsResponse:
+        """What was done for the agents that live, and for those that ended."""
+        method = self._reconciliation.ReconcileAgents
+        answer: ReconcileAgentsResponse = await self._call(method, request, RECONCILE_SECONDS)
+        return answer
+
+    async def _call(self, method: Any, request: Any, timeout: float | None = None) -> Any:
+        answer = await self._peer.call(method, request, timeout=timeout or self._timeout)
         violations = protovalidate.collect_violations(answer)
         if violations:
             first = violations[0].proto
@@ -83,6 +96,20 @@ class AdapterClient:
     async def close(self) -> None:
         """Ends the connection and every call on it."""
         await self._peer.close()
+
+
+class SessionsClient:
+    """Bindings, as far as the catalog asks for them: by agent, never by person."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._stub: Any = SessionServiceStub(peer.channel)
+
+    async def bound_agents(self, harness_id: str, profile_id: str, agent_ids: Sequence[str]) -> set[str]:
+        """Those of at most 100 agents that have an open binding under the profile. Errors: `HarnessError`."""
+        request = ListBoundAgentsRequest(harness_id=harness_id, profile_id=profile_id, agent_ids=agent_ids)
+        answer: ListBoundAgentsResponse = await self._peer.call(self._stub.ListBoundAgents, request)
+        return set(answer.agent_ids)
 
 
 class ProviderClient:

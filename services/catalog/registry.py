@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from harness.adapter.v1.adapter_service_pb2 import EvaluateRequest, EvaluateResponse
+from harness.adapter.v1.reconciliation_service_pb2 import ReconcileAgentsRequest, ReconcileAgentsResponse
 from services.catalog.adapter_watch import AdapterWatch, Descriptors, Pace
 from services.catalog.certification import Standing, standing_of
 from services.catalog.clients import AdapterClient
@@ -98,6 +99,14 @@ class Registry:
     async def evaluate(self, harness_id: str, request: EvaluateRequest) -> EvaluateResponse | None:
         """The adapter's own verdict on a blueprint, None while it is away."""
         return await self._watches[harness_id].evaluate(request)
+
+    def state(self, harness_id: str) -> HarnessState:
+        """What is known now of a harness of the operator's file."""
+        return self._watches[harness_id].state
+
+    async def reconcile_agents(self, harness_id: str, request: ReconcileAgentsRequest) -> ReconcileAgentsResponse:
+        """Tells an adapter which agents live. Errors: `HarnessError`, with `unimplemented` when it keeps nothing for agents, and `AnswerRefused`."""
+        return await self._clients[harness_id].reconcile_agents(request)
 
     async def close(self) -> None:
         """Ends every connection."""

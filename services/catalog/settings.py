@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from services.common.settings import ServiceSettings
+from services.common.settings import Addresses, ServiceSettings
 
 
 class CatalogSettings(ServiceSettings):
@@ -23,3 +23,13 @@ class CatalogSettings(ServiceSettings):
         float,
         Field(gt=0, le=60, description="Seconds an adapter has to answer about itself or a blueprint (I23, I35)."),
     ] = 3.0
+    sessions_address: Annotated[
+        Addresses | None,
+        Field(
+            description="Where the sessions service is: its replicas' addresses. Without it, what adapters keep for agents is made and updated, never removed."
+        ),
+    ] = None
+    reconcile_seconds: Annotated[
+        float,
+        Field(ge=0.1, le=86_400, description="Seconds between two times that an adapter is told which agents live."),
+    ] = 60.0
