@@ -163,6 +163,7 @@ def _broker(context: ServiceContext[RunsSettings], engine: Engine) -> ToolBroker
         engine.clock,
         holder=engine.holder,
         ttl=engine.settings.lease_ttl_seconds,
+        per_provider=engine.settings.tool_calls_per_provider,
     )
 
 

@@ -123,6 +123,14 @@ class RunsSettings(ServiceSettings):
             description="Seconds to commit a conversation's state before its durability counts as uncertain.",
         ),
     ] = 10.0
+    tool_calls_per_provider: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1_000,
+            description="Calls of one provider's tools that this process makes at once, out of 1,000 in all; one more is refused with `capacity`.",
+        ),
+    ] = 200
     retention_seconds: Annotated[
         int,
         Field(

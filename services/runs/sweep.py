@@ -181,12 +181,12 @@ class Sweep:
 
     async def _trim(self, run: Run) -> None:
         store, was_trimmed = self._engine.store, run.trimmed
+        if run.tool_calls and not await self._engine.calls.forget(run.run_id):
+            return  # I35: what is left of them is the next sweep's, before anything says that this run is trimmed
         if run.is_stored_run and not was_trimmed:
             run, _ = await store.change(run, lambda current: None if current.trimmed else current.trim())
         while await self._engine.log.delete(run.run_id):
             continue
-        if run.tool_calls:
-            await self._engine.calls.forget(run.run_id)
         if run.is_stored_run and not was_trimmed:
             kept = self._engine.settings.retention_seconds * 1000
             await store.without_input(replace(run, expires_at=self._engine.now() + kept))

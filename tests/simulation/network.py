@@ -65,6 +65,11 @@ class Channel:
 
     unary_stream = stream_unary = stream_stream = unary_unary
 
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Connected while anybody serves there."""
+        served = self._peer.is_served
+        return grpc.ChannelConnectivity.READY if served else grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
 
 class Network:
     """Who serves at which address, and what is under way."""
@@ -99,6 +104,10 @@ class Network:
         """One of those who serve at the address."""
         replicas = list(self._served.get(address, {}).values())
         return self._random.choice(replicas) if replicas else None
+
+    def is_served(self, address: str) -> bool:
+        """Whether anybody serves at the address."""
+        return bool(self._served.get(address))
 
     def began(self, call: Call, life: Life) -> None:
         """The call is in the hands of a life."""
@@ -297,6 +306,11 @@ class SimulatedPeer:
         self.address = address
         self.channel = Channel(self)
         self._network = network
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is anybody to connect to."""
+        return self._network.is_served(self.address)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """As the peer's: nothing here asks who calls."""

@@ -58,6 +58,14 @@ class GrpcProviders:
         """The provider at an address, called with the credential the operator gave it, or with none."""
         return GrpcProvider(self, address, token)
 
+    async def reach(self, address: str, token: str) -> None:
+        """Returns once there is a connection. Errors: `ProviderFailed`: none can be had now, and no call has left."""
+        dialled = self._use(address, token)
+        try:
+            await _connected(dialled.peer.channel)
+        finally:
+            await self._leave(dialled)
+
     async def invoke(self, address: str, token: str, call: ProviderCall) -> Ended:
         """One try. Errors: `ProviderFailed`."""
         dialled = self._use(address, token)
@@ -70,8 +78,7 @@ class GrpcProviders:
                 return too_large(call.max_result_bytes)
             raise _failed(from_rpc_error(error)) from None
         finally:
-            dialled.users -= 1
-            await self._close_idle()
+            await self._leave(dialled)
         return _ended(response)
 
     async def close(self) -> None:
@@ -90,7 +97,8 @@ class GrpcProviders:
         dialled.users += 1
         return dialled
 
-    async def _close_idle(self) -> None:
+    async def _leave(self, dialled: _Dialled) -> None:
+        dialled.users -= 1
         if len(self._dialled) <= MAX_PEERS:
             return
         idle = next((key for key, other in self._dialled.items() if not other.users), None)
@@ -106,9 +114,23 @@ class GrpcProvider:
         self._address = address
         self._token = token
 
+    async def reach(self) -> None:
+        """See `ToolProvider`."""
+        await self._providers.reach(self._address, self._token)
+
     async def invoke(self, call: ProviderCall) -> Ended:
         """See `ToolProvider`."""
         return await self._providers.invoke(self._address, self._token, call)
+
+
+async def _connected(channel: grpc.aio.Channel) -> None:
+    """What the connection itself says, not what a status says of it: that text could be one which the provider passes on from somewhere behind it."""
+    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            raise ProviderFailed(
+                "tool_unavailable", "The tool's provider cannot be reached.", passing=True, reached=False
+            )
+        await channel.wait_for_state_change(state)
 
 
 def _request(call: ProviderCall) -> tool_provider_service_pb2.InvokeProviderToolRequest:

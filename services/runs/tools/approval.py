@@ -30,15 +30,23 @@ class Verdict(Enum):
     APPROVE = "approve"
     EDIT = "edit"
     REJECT = "reject"
+    DISMISS = "dismiss"
+    """The whole question was, this call with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision on one call. `reason` is that of a reject, `edit` the arguments of an edit."""
+    """The decision on one call, given in answer to the interrupt. `reason` is that of a reject, `edit` the arguments of an edit."""
 
     verdict: Verdict
+    interrupt_id: str
     reason: str = ""
     edit: struct_pb2.Struct | None = None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the call may not run."""
+        return self.verdict in (Verdict.REJECT, Verdict.DISMISS)
 
 
 def decision_for(record: CallRecord, run: Run, stored: runtime_pb2.ResumeDecision | None) -> Decision | None:
@@ -48,9 +56,9 @@ def decision_for(record: CallRecord, run: Run, stored: runtime_pb2.ResumeDecisio
     """
     if stored is None or not run.resumed_from or record.run_id != run.resumed_from:
         return None
-    answer = stored.WhichOneof("answer")
+    answer, interrupt = stored.WhichOneof("answer"), stored.interrupt_id
     if answer == "dismiss":
-        return Decision(Verdict.REJECT, "The question was dismissed.")
+        return Decision(Verdict.DISMISS, interrupt, "The question was dismissed.")
     if answer != "tool_decisions":
         return None
     for decision in stored.tool_decisions.decisions:
@@ -58,11 +66,11 @@ def decision_for(record: CallRecord, run: Run, stored: runtime_pb2.ResumeDecisio
             continue
         match decision.WhichOneof("decision"):
             case "approve":
-                return Decision(Verdict.APPROVE)
+                return Decision(Verdict.APPROVE, interrupt)
             case "edit":
-                return Decision(Verdict.EDIT, edit=decision.edit)
+                return Decision(Verdict.EDIT, interrupt, edit=decision.edit)
             case "reject":
-                return Decision(Verdict.REJECT, decision.reject)
+                return Decision(Verdict.REJECT, interrupt, decision.reject)
             case _:
                 return None
     return None

@@ -1,11 +1,22 @@
-"""The audit record of a tool call: who, what, how it ended; never what was asked or answered. The stored record says the same for as long as it is kept."""
+"""The audit of tool calls, in the log: who, what, how it ended, who was refused; never what was asked or answered. Of an accepted call the stored record
+says the same for as long as it is kept; of a refused one this line is all there is.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
+from services.common.caller import Capability
+from services.common.clock import Clock
+from services.common.errors import HarnessError
 from services.common.logs import get_logger
 from services.runs.tools import metrics
 from services.runs.tools.record import CallRecord, State
 
+REFUSALS_AT_ONCE: Final = 200
+REFUSALS_PER_SECOND: Final = 20.0
+"""Lines on refused calls that one process writes: a runtime that is refused asks again as fast as it likes (I35)."""
+MAX_ID: Final = 128
 _log = get_logger(__name__)
 
 
@@ -19,6 +30,7 @@ def ended(record: CallRecord) -> None:
     _log.info(
         "tool_call_ended",
         **_who(record),
+        **_decision(record),
         outcome=outcome,
         code="" if record.failure is None else record.failure.code,
         attempts=record.attempts,
@@ -35,7 +47,41 @@ def waits(record: CallRecord) -> None:
 
 def approved(record: CallRecord) -> None:
     """A person let the call pass."""
-    _log.info("tool_call_approved", **_who(record), edited=bool(record.edited))
+    _log.info("tool_call_approved", **_who(record), **_decision(record), edited=bool(record.edited))
+
+
+class Refusals:
+    """Calls that were refused. Lines are bounded in size and rate: those beyond are counted, and the next line says how many there were."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._room = float(REFUSALS_AT_ONCE)
+        self._seen_at = clock.monotonic()
+        self._left_out = 0
+
+    def refused(self, capability: Capability, tool_call_id: str, tool_id: str, error: HarnessError) -> None:
+        """The call is not carried out under this request. Who asked is what the token says, whatever the fence claims."""
+        metrics.REFUSED.labels(error.reason.value).inc()
+        now = self._clock.monotonic()
+        self._room = min(REFUSALS_AT_ONCE, self._room + (now - self._seen_at) * REFUSALS_PER_SECOND)
+        self._seen_at = now
+        if self._room < 1:
+            self._left_out += 1
+            metrics.REFUSALS_NOT_LOGGED.inc()
+            return
+        self._room -= 1
+        left_out, self._left_out = self._left_out, 0
+        _log.info(
+            "tool_call_refused",
+            binding_id=capability.binding_id[:MAX_ID],
+            epoch=capability.epoch,
+            run_id=capability.run_id[:MAX_ID],
+            tool_call_id=tool_call_id[:MAX_ID],
+            tool_id=tool_id[:MAX_ID],
+            reason=error.reason.value,
+            retryable=error.retryable,
+            refusals_not_logged=left_out,
+        )
 
 
 def _who(record: CallRecord) -> dict[str, object]:
@@ -47,3 +93,9 @@ def _who(record: CallRecord) -> dict[str, object]:
         "tool_id": record.tool_id,
         "digest": record.digest,
     }
+
+
+def _decision(record: CallRecord) -> dict[str, object]:
+    if not record.decision:
+        return {}
+    return {"decision": record.decision, "interrupt_id": record.interrupt_id, "decided_by": record.decided_by}

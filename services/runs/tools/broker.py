@@ -22,9 +22,9 @@ from services.runs.patience import PAUSES
 from services.runs.resume import stored_turn
 from services.runs.run import Run
 from services.runs.store import RunStore
-from services.runs.tools import acceptance, approval, arguments, audit, metrics, record
+from services.runs.tools import acceptance, approval, arguments, audit, record
 from services.runs.tools.acceptance import CallFence, KnownCall
-from services.runs.tools.approval import Decision, Verdict
+from services.runs.tools.approval import Decision
 from services.runs.tools.flight import Flights
 from services.runs.tools.grant import Grant, grant_of, granted, max_tool_calls, needs_approval
 from services.runs.tools.invoking import Invoker
@@ -69,7 +69,9 @@ class Waits:
 
 
 class ToolBroker:
-    """Calls tools on behalf of runs. `holder` names this life of this process on the calls it makes; `ttl` is when another one counts as dead."""
+    """Calls tools on behalf of runs. `holder` names this life of this process on the calls it makes; `ttl` is when another one counts as dead;
+    `per_provider` is how many calls of one provider it makes at once.
+    """
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class ToolBroker:
         *,
         holder: str,
         ttl: float,
+        per_provider: int,
     ) -> None:
         self._runs = runs
         self._calls = calls
@@ -89,7 +92,8 @@ class ToolBroker:
         self._clock = clock
         self._holder = holder
         self._watch = BrokerWatch(ttl)
-        self._flights = Flights(calls, invoker, tasks, clock, holder=holder, ttl=ttl)
+        self._flights = Flights(calls, invoker, tasks, clock, holder=holder, ttl=ttl, per_provider=per_provider)
+        self._refusals = audit.Refusals(clock)
         self._unclear: OrderedDict[str, str] = OrderedDict()
 
     async def describe(self, capability: Capability, fence: CallFence) -> list[Grant]:
@@ -113,12 +117,12 @@ class ToolBroker:
         """How the call ended, or that it waits for a person. The same call again has the same answer.
 
         Errors: `STALE_LEASE`, `permission_denied`, `invalid_request` with every problem, `capacity` past the run's limit, `idempotency_mismatch` for another
-        call under the id; `unavailable` where the answer may be asked for again.
+        call under the id; `unavailable`, or `capacity` that is retryable, where the same call may be made again.
         """
         try:
             return await self._invoke(capability, fence, tool_call_id, tool_id, given)
         except HarnessError as error:
-            metrics.REFUSED.labels(error.reason.value).inc()
+            self._refusals.refused(capability, tool_call_id, tool_id, error)
             raise
 
     async def _invoke(
@@ -139,6 +143,7 @@ class ToolBroker:
                 # Whatever the operator changed since: what was accepted has an outcome, and a refusal would read as if there were none.
                 return await self._what_became(run, tool_call_id, tool_id, given)
             raise
+        await self._check_room(call, mark)
         try:
             run, _ = await self._runs.change(
                 run, lambda current: acceptance.accept(current, fence, mark, limit, self._now())
@@ -158,6 +163,18 @@ class ToolBroker:
         plain = arguments.plain(given)
         call = Call(run, tool_call_id, tool_id, plain, arguments.digest_of(tool_id, plain), grant)
         return call, max_tool_calls(version.blueprint.limits)
+
+    async def _check_room(self, call: Call, mark: str) -> None:
+        """Before the run accepts it, so that a call there is no room for uses up nothing. One that is known, or has to wait for a person, is looked at
+        first. Errors: as `Flights.check_room`.
+        """
+        if call.grant is None or needs_approval(call.grant) or mark in call.run.tool_calls:
+            return
+        try:
+            self._flights.check_room(call.grant)
+        except HarnessError:
+            if await self._calls.get(call.key) is None:
+                raise
 
     async def _is_known(self, run: Run, mark: str, tool_call_id: str) -> bool:
         """Whether the call was accepted before, by this run or an earlier one, and does not wait for a person: a call that waits had no effect."""
@@ -221,7 +238,7 @@ class ToolBroker:
             if inserted is not None:
                 audit.waits(inserted)
             return
-        self._flights.check_room()
+        self._flights.check_room(call.grant)
         begun = record.started(new, self._holder, now)
         with self._noting(begun):
             inserted = await self._calls.insert(begun)
@@ -243,19 +260,20 @@ class ToolBroker:
                 return None
             return Waits(call.tool_call_id, call.tool_id, call.given)
         # A decision is used once: the compare-and-set that uses it leaves nothing that waits.
-        if decision.verdict is Verdict.REJECT:
-            await self._flights.end(found, record.done(found, approval.rejected(decision), now, run_id=run_id))
+        decided = record.decided(found, decision.verdict.value, decision.interrupt_id, run_id)
+        if decision.refuses:
+            await self._flights.end(found, record.done(decided, approval.rejected(decision), now, run_id=run_id))
             return None
         given, edited = call.given, ""
         if decision.edit is not None:
             if arguments.issues_of(approval.schema_of(call.grant), decision.edit):  # I25: validated again
                 problem = Ended.failed("arguments_invalid", "The edited arguments do not fit the tool's schema.")
-                await self._flights.end(found, record.done(found, problem, now, run_id=run_id))
+                await self._flights.end(found, record.done(decided, problem, now, run_id=run_id))
                 return None
             given = arguments.plain(decision.edit)
             edited = arguments.digest_of(call.tool_id, given)
-        self._flights.check_room()
-        wanted = record.started(found, self._holder, now, run_id=run_id, edited=edited)
+        self._flights.check_room(call.grant)
+        wanted = record.started(decided, self._holder, now, run_id=run_id, edited=edited)
         with self._noting(wanted):
             begun = await self._calls.put(found, wanted)
         if begun is not None:
@@ -307,7 +325,7 @@ class ToolBroker:
             return
         if not await self._may_begin(call.run):
             raise acceptance.stale(retryable=True)  # whoever calls again is told what became of it
-        self._flights.check_room()
+        self._flights.check_room(call.grant)
         wanted = record.started(found, self._holder, self._now(), run_id=call.run.run_id)
         with self._noting(wanted):
             taken = await self._calls.put(found, wanted)

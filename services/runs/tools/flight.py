@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -17,7 +18,7 @@ from services.runs.patience import PAUSES
 from services.runs.run import Run
 from services.runs.tools import arguments, audit, metrics, record
 from services.runs.tools.grant import Grant
-from services.runs.tools.invoking import MAX_UNDER_WAY, Invoker
+from services.runs.tools.invoking import MAX_UNDER_WAY, Invoker, pool_of
 from services.runs.tools.liveness import RENEW_SHARE
 from services.runs.tools.providers.port import ProviderCall
 from services.runs.tools.record import CallRecord, Ended, State
@@ -29,10 +30,20 @@ _log = get_logger(__name__)
 
 
 class Flights:
-    """The calls that one process makes. `holder` names it on their records; `ttl` is when another process counts it as dead."""
+    """The calls that one process makes. `holder` names it on their records; `ttl` is when another process counts it as dead; `per_provider` is how
+    many of one provider's it makes at once, so that one that hangs leaves room for the others' (I35).
+    """
 
     def __init__(
-        self, calls: CallStore, invoker: Invoker, tasks: BackgroundTasks, clock: Clock, *, holder: str, ttl: float
+        self,
+        calls: CallStore,
+        invoker: Invoker,
+        tasks: BackgroundTasks,
+        clock: Clock,
+        *,
+        holder: str,
+        ttl: float,
+        per_provider: int,
     ) -> None:
         self._calls = calls
         self._invoker = invoker
@@ -40,21 +51,26 @@ class Flights:
         self._clock = clock
         self._holder = holder
         self._ttl = ttl
+        self._per_provider = per_provider
         self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._of_provider: Counter[str] = Counter()
         self._draining = False
 
     def under_way(self, key: str) -> asyncio.Task[None] | None:
         """The call with this key, while it is made here."""
         return self._under_way.get(key)
 
-    def check_room(self) -> None:
-        """Errors: `unavailable` while the process stops, `capacity` while it makes as many calls as it may."""
+    def check_room(self, grant: Grant) -> None:
+        """Whether a call of the tool can begin here. Errors: `unavailable` while the process stops, `capacity` while it makes as many calls as it may,
+        of this provider or of all. Nothing has begun then, and the same call may be made again.
+        """
         if self._draining or self._tasks.closed:  # I33
             raise HarnessError(Reason.UNAVAILABLE, "This process stops: ask again.", retry_after=1.0, not_begun=True)
         if len(self._under_way) >= MAX_UNDER_WAY:  # I35
-            raise HarnessError(
-                Reason.CAPACITY, f"This process makes {MAX_UNDER_WAY} tool calls already: ask again.", retry_after=1.0
-            )
+            raise _full(f"This process makes {MAX_UNDER_WAY} tool calls already: ask again.")
+        if self._of_provider[pool_of(grant)] >= self._per_provider:  # I35
+            metrics.PROVIDER_FULL.labels(grant.descriptor.tool_id).inc()
+            raise _full(f"This process makes {self._per_provider} calls of the tool's provider already: ask again.")
 
     async def drain(self, seconds: float) -> None:
         """Begin no call any more, and wait for those under way, whoever still asks for them: an outcome that is written is none that got lost (I33).
@@ -78,11 +94,16 @@ class Flights:
     ) -> None:
         """Invoke in the background: a runtime that goes away does not take the outcome with it."""
         task = self._tasks.spawn("tool_call", self._flight(run, grant, begun, given, may_try_again))
+        pool = pool_of(grant)
         self._under_way[begun.key] = task
+        self._of_provider[pool] += 1
         metrics.UNDER_WAY.inc()
 
         def landed(_: asyncio.Task[None]) -> None:
             metrics.UNDER_WAY.dec()
+            self._of_provider[pool] -= 1
+            if not self._of_provider[pool]:
+                del self._of_provider[pool]
             if self._under_way.get(begun.key) is task:
                 del self._under_way[begun.key]
 
@@ -167,3 +188,7 @@ class Flights:
 
     def _now(self) -> int:
         return int(self._clock.wall() * 1000)
+
+
+def _full(message: str) -> HarnessError:
+    return HarnessError(Reason.CAPACITY, message, retry_after=1.0, not_begun=True)

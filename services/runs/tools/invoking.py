@@ -18,7 +18,7 @@ from services.runs.tools.record import Ended
 PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
 """Seconds between the tries of an idempotent tool."""
 MAX_UNDER_WAY: Final = 1_000
-"""Calls one process makes at once (I35)."""
+"""Calls one process makes at once, whatever their providers (I35)."""
 _log = get_logger(__name__)
 
 
@@ -35,7 +35,7 @@ class Invoker:
     ) -> tuple[Ended, int]:
         """How the call ended, and in how many tries. `give_up_at` is wall time: the run's deadline. Raises nothing but a cancellation."""
         failure = ProviderFailed("tool_timeout", "The run's time was over.", passing=False, reached=False)
-        provider, tries, made = self._provider(grant), tries_of(grant), 0
+        provider, tries, made, reached = self._provider(grant), tries_of(grant), 0, False
         for number in range(tries):
             seconds = min(float(grant.timeout_seconds), give_up_at - self._clock.wall())
             if seconds <= 0:
@@ -45,13 +45,13 @@ class Invoker:
                 ended = await self._try(provider, replace(call, timeout_seconds=seconds))
                 return _bounded(ended, call.max_result_bytes), made
             except ProviderFailed as failed:
-                failure = failed
+                failure, reached = failed, reached or failed.reached
             if not failure.passing or made == tries:
                 break
             await asyncio.sleep(PAUSES[min(number, len(PAUSES) - 1)])
             if not await may_try_again():  # I12: after a cancel nothing is begun
                 break
-        return _ended(failure, idempotent=grant.descriptor.idempotent), made
+        return _ended(failure, reached=reached, idempotent=grant.descriptor.idempotent), made
 
     async def close(self) -> None:
         """Close the channels to providers."""
@@ -63,17 +63,18 @@ class Invoker:
         return self._services.at(grant.provider, grant.provider_token)
 
     async def _try(self, provider: ToolProvider, call: ProviderCall) -> Ended:
-        bound = asyncio.timeout(call.timeout_seconds)
+        sent, seconds = False, f"{call.timeout_seconds:.3g} seconds"
         try:
-            async with bound:
+            async with asyncio.timeout(call.timeout_seconds):
+                await provider.reach()
+                sent = True
                 return await provider.invoke(call)
         except TimeoutError:
-            raise ProviderFailed(
-                "tool_timeout",
-                f"The tool did not answer within {call.timeout_seconds:.3g} seconds.",
-                passing=True,
-                reached=True,
-            ) from None
+            if not sent:
+                message = f"The tool's provider could not be reached within {seconds}."
+                raise ProviderFailed("tool_unavailable", message, passing=True, reached=False) from None
+            message = f"The tool did not answer within {seconds}."
+            raise ProviderFailed("tool_timeout", message, passing=True, reached=True) from None
         except ProviderFailed:
             raise
         except Exception as error:  # noqa: BLE001 - a defect of a provider ends its call, not the broker
@@ -82,8 +83,13 @@ class Invoker:
                 "internal",
                 f"Internal error. Give the operator this incident id: {incident}",
                 passing=False,
-                reached=True,
+                reached=sent,
             ) from None
+
+
+def pool_of(grant: Grant) -> str:
+    """What shares one bound on the calls made at once: all tools of a provider; each built-in tool by itself, for they hang on different things."""
+    return f"{BUILTIN}:{grant.descriptor.tool_id}" if grant.provider == BUILTIN else grant.provider
 
 
 def _bounded(ended: Ended, limit: int) -> Ended:
@@ -93,8 +99,12 @@ def _bounded(ended: Ended, limit: int) -> Ended:
     return too_large(limit)
 
 
-def _ended(failure: ProviderFailed, *, idempotent: bool) -> Ended:
-    """A failure as the call's outcome. What may have had its effect is not offered for a retry (I11)."""
-    may_have_happened = failure.reached and not idempotent
+def _ended(failure: ProviderFailed, *, reached: bool, idempotent: bool) -> Ended:
+    """A failure as the call's outcome; `reached` says whether any try may have begun. What may have had its effect is not offered for a retry (I11),
+    and what never began is told as that, whatever the tool.
+    """
+    may_have_happened = reached and not idempotent
     note = " Side effects are possible: do not repeat it." if may_have_happened else ""
+    if not reached:
+        note = " The call did not begin."
     return Ended.failed(failure.code, failure.message + note, retryable=failure.passing and not may_have_happened)

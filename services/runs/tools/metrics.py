@@ -14,6 +14,15 @@ CALLS: Final = Counter(
 REFUSED: Final = Counter(
     "harness_tool_calls_refused_total", "Tool calls that were refused before they were accepted, by reason.", ["reason"]
 )
+PROVIDER_FULL: Final = Counter(
+    "harness_tool_provider_full_total",
+    "Tool calls that were refused because this process made as many of their provider's calls as it may, by tool.",
+    ["tool"],
+)
+REFUSALS_NOT_LOGGED: Final = Counter(
+    "harness_tool_refusals_not_logged_total",
+    "Refused tool calls without a line of their own in the log: more came than it takes.",
+)
 WAITING: Final = Counter(
     "harness_tool_calls_waiting_total", "Tool calls that had to wait for a person's approval, by tool.", ["tool"]
 )

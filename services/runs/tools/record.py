@@ -93,6 +93,12 @@ class CallRecord:
     renewals: int = 0
     edited: str = ""
     """Digest of the arguments a person put in their place; empty: none did."""
+    decision: str = ""
+    """What a person decided: `approve`, `edit`, `reject`, or `dismiss` of the whole question; empty: nobody was asked, or nobody has answered."""
+    interrupt_id: str = ""
+    """The question that they answered."""
+    decided_by: str = ""
+    """The run that brought the decision: the one which resumed after that question."""
     started_at: int = 0
     ended_at: int = 0
     attempts: int = 0
@@ -133,6 +139,11 @@ def mark_of(tool_call_id: str) -> str:
 def effect_of(key: str) -> str:
     """Names the effect of a call for its provider: every try and every broker says the same, and the conversation is not told."""
     return "tcl_" + hashlib.blake2b(key.encode(), digest_size=_EFFECT_BYTES).hexdigest()
+
+
+def decided(record: CallRecord, decision: str, interrupt_id: str, run_id: str) -> CallRecord:
+    """The call that waited, with what a person decided; it is written together with what follows from that."""
+    return replace(record, decision=decision, interrupt_id=interrupt_id, decided_by=run_id)
 
 
 def started(record: CallRecord, broker: str, now: int, *, run_id: str = "", edited: str = "") -> CallRecord:

@@ -11,6 +11,8 @@ from services.runs.tools.record import CallRecord, from_document, to_document
 BY_RUN: Final = Index("by_run", ("run_id",))
 TOOL_CALLS: Final = Collection("tool_calls", indexes=(BY_RUN,))
 PAGE: Final = 200
+FORGET_PAGES: Final = 10
+"""Pages of one run's calls that one sweep deletes."""
 
 
 class CallStore:
@@ -37,11 +39,12 @@ class CallStore:
         done = await self._records.compare_and_set(TOOL_CALLS, before.key, before.rev, to_document(after))
         return replace(after, rev=before.rev + 1) if done else None
 
-    async def forget(self, run_id: str) -> None:
-        """Delete the calls of a run whose retention is over."""
-        while True:
+    async def forget(self, run_id: str) -> bool:
+        """Delete the calls of a run whose retention is over, at most 2,000 of them (I35). False: some are left, or changed meanwhile."""
+        for _ in range(FORGET_PAGES):
             page = await self._records.query(TOOL_CALLS, BY_RUN, (run_id,), limit=PAGE)
+            if not page.records:
+                return True
             for record in page.records:
                 await self._records.delete(TOOL_CALLS, record.key, record.rev)
-            if not page.records:
-                return
+        return False

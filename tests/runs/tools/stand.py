@@ -166,14 +166,22 @@ class Stand:
     resources: AsyncExitStack
     replicas: list[Replica] = field(default_factory=list[Replica])
 
-    async def replica(self, *, ttl: float = TTL) -> Replica:
+    async def replica(self, *, ttl: float = TTL, per_provider: int = 200) -> Replica:
         """Another process's broker, as far as the store and its callers see."""
         number = len(self.replicas) + 1
         tasks, invoker = BackgroundTasks(), Invoker(self.clock)
         self.resources.push_async_callback(invoker.close)
         self.resources.push_async_callback(tasks.close)
         broker = ToolBroker(
-            self.runs, self.calls, self.catalog_client, invoker, tasks, self.clock, holder=f"hld-{number}", ttl=ttl
+            self.runs,
+            self.calls,
+            self.catalog_client,
+            invoker,
+            tasks,
+            self.clock,
+            holder=f"hld-{number}",
+            ttl=ttl,
+            per_provider=per_provider,
         )
         verifier = CapabilityVerifier([self.signer.public_key_pem], TOOL_AUDIENCE)
         interceptor = ServiceInterceptor(
@@ -190,6 +198,16 @@ class Stand:
         made = Replica(broker, tool_broker_service_pb2_grpc.ToolBrokerServiceStub(peer.channel), peer, tasks)
         self.replicas.append(made)
         return made
+
+    async def another_provider(self, name: str) -> tuple[Provider, str]:
+        """A provider beside the first, and its address."""
+        provider, address = Provider(), f"unix:{self.folder}/{name}.sock"
+        server = grpc.aio.server()
+        tool_provider_service_pb2_grpc.add_ToolProviderServiceServicer_to_server(provider, server)
+        server.add_insecure_port(address)
+        await server.start()
+        self.resources.push_async_callback(server.stop, None)
+        return provider, address
 
     async def run(
         self, *, agent: str = "", resumed: tuple[Run, runtime_pb2.ResumeDecision] | None = None, **more: Any

@@ -292,4 +292,18 @@ async def test_a_site_that_breaks_off_is_a_passing_failure(site: Site) -> None:
 
     with pytest.raises(ProviderFailed) as failed:
         await get(site, resolve=nowhere)
-    assert failed.value.code == "host_not_found"
+    assert (failed.value.code, failed.value.reached) == ("host_not_found", False)
+
+
+async def test_i11_a_site_that_redirects_to_a_host_without_address_was_asked(site: Site) -> None:
+    site.pages["/"] = page(b"", "text/plain", "302 Found", f"location: http://second.example:{site.port}/x")
+
+    async def resolve(host: str, port: int) -> list[str]:
+        if host != "site.example":
+            raise OSError
+        return ["127.0.0.1"]
+
+    hosts = [f"site.example:{site.port}", f"second.example:{site.port}"]
+    with pytest.raises(ProviderFailed) as failed:
+        await get(site, hosts=hosts, resolve=resolve)
+    assert (failed.value.code, failed.value.reached) == ("host_not_found", True)

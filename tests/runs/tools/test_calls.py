@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -13,8 +13,11 @@ from harness.event.v1 import payload_pb2
 from harness.tool.v1 import tool_provider_service_pb2
 from services.common.channels import MAX_MESSAGE_BYTES
 from services.common.errors import HarnessError, Reason
+from services.common.store import Collection, RecordStore
 from services.runs.intent import CancelReason, cancelled
+from services.runs.tools import store
 from services.runs.tools.record import CallRecord, Outcome, State, key_of, mark_of
+from services.runs.tools.store import CallStore
 from tests.runs.tools.stand import BINDING, EPOCH, PATIENCE, Answer, ProviderStatus, Stand, answer, echo
 
 ERROR = payload_pb2.TOOL_OUTCOME_ERROR
@@ -259,9 +262,48 @@ async def test_a_retention_deletes_all_calls_of_its_run_and_no_others(stand: Sta
     for each in (run, other):
         stand.grant(each)
     await asyncio.gather(*(stand.invoke(run, f"call-{number}") for number in range(5)), stand.invoke(other, "kept"))
-    await stand.calls.forget(run.run_id)
+    assert await stand.calls.forget(run.run_id)
     assert await stand.record("call-0") is None
     assert await stand.record("kept") is not None
+
+
+async def test_i35_a_retention_deletes_so_many_calls_at_a_time_and_leaves_the_rest(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await stand.run()
+    monkeypatch.setattr(store, "PAGE", 2)
+    monkeypatch.setattr(store, "FORGET_PAGES", 2)
+    for number in range(5):
+        await stand.calls.insert(replace(left(State.DONE, "d", run.run_id), tool_call_id=f"call-{number}"))
+
+    async def kept() -> int:
+        return len([number for number in range(5) if await stand.record(f"call-{number}")])
+
+    assert not await stand.calls.forget(run.run_id)
+    assert await kept() == 1
+    assert await stand.calls.forget(run.run_id)
+    assert await kept() == 0
+
+
+async def test_i35_a_call_that_changes_all_the_time_does_not_hold_a_retention_up(stand: Stand) -> None:
+    run = await stand.run()
+    dead = await stand.calls.insert(left(State.STARTED, "d", run.run_id))
+    assert dead is not None
+    deletions = 0
+
+    class Renewing:
+        """Whoever deletes the record comes too late: its broker has just renewed it."""
+
+        async def delete(self, collection: Collection, key: str, rev: int) -> bool:
+            nonlocal deletions
+            deletions += 1
+            return False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stand.records, name)
+
+    assert not await CallStore(cast(RecordStore, Renewing())).forget(run.run_id)
+    assert deletions == store.FORGET_PAGES
 
 
 # --- providers over gRPC ---

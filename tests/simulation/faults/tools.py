@@ -214,7 +214,7 @@ FAULTS: Final = (
     Fault(
         id="tools-rejected-is-not-run",
         rule="Tools: approvals are consumed by the resumed run: what was rejected is not run.",
-        edits=(Edit(BROKER, "        if decision.verdict is Verdict.REJECT:\n", "        if False:\n"),),
+        edits=(Edit(BROKER, "        if decision.refuses:\n", "        if False:\n"),),
         breaks=("I25",),
         level="calm",
         settings=ASKING,

@@ -25,6 +25,9 @@ class BuiltinProvider:
         self._clock = clock
         self._http_get = HttpGet()
 
+    async def reach(self) -> None:
+        """See `ToolProvider`. They are here."""
+
     async def invoke(self, call: ProviderCall) -> Ended:
         """See `ToolProvider`."""
         match call.tool_id:

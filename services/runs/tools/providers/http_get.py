@@ -54,8 +54,9 @@ class HttpGet:
         try:
             allowed = AllowList.of(call.settings)
             target = allowed.target(str(call.arguments["url"]))
-            for _ in range(MAX_REDIRECTS + 1):
-                found = await self._get(allowed, target, call)
+            for hop in range(MAX_REDIRECTS + 1):
+                address = await self._address(allowed, target, asked_before=hop > 0)
+                found = await self._get(address, target, call)
                 if isinstance(found, Ended):
                     return found
                 # Every hop is held to what the first was held to.
@@ -67,9 +68,8 @@ class HttpGet:
             return Ended.failed("url_not_allowed", str(problem))
         return Ended.failed("too_many_redirects", f"More than {MAX_REDIRECTS} redirects.")
 
-    async def _get(self, allowed: AllowList, target: Target, call: ProviderCall) -> Ended | str:
+    async def _get(self, address: str, target: Target, call: ProviderCall) -> Ended | str:
         """The page, or where it redirects to."""
-        address = await self._address(allowed, target)
         host = f"[{address}]" if ":" in address else address
         url = f"{target.scheme}://{host}:{target.port}{target.path}"
         timeout = httpx.Timeout(call.timeout_seconds)
@@ -95,12 +95,12 @@ class HttpGet:
                 "http_failed", f"The page could not be fetched ({type(error).__name__}).", passing=True, reached=True
             ) from None
 
-    async def _address(self, allowed: AllowList, target: Target) -> str:
+    async def _address(self, allowed: AllowList, target: Target, *, asked_before: bool) -> str:
         try:
             found = await self._resolve(target.host, target.port)
         except OSError:
             raise ProviderFailed(
-                "host_not_found", "The host's address could not be found.", passing=True, reached=False
+                "host_not_found", "The host's address could not be found.", passing=True, reached=asked_before
             ) from None
         # One that may not be reached spoils all: a name of which half is inside is somebody's try.
         admitted = [allowed.check_address(text) for text in found[:MAX_ADDRESSES]]

@@ -45,6 +45,10 @@ def too_large(limit: int) -> Ended:
 class ToolProvider(Protocol):
     """Runs tools."""
 
+    async def reach(self) -> None:
+        """Returns once a call can be sent; until then nothing of it has begun. Errors: `ProviderFailed`. Cancelled when its time is over."""
+        ...
+
     async def invoke(self, call: ProviderCall) -> Ended:
         """How the call ended, success or the tool's own error. Errors: `ProviderFailed`. Cancelled when its time is over."""
         ...
