@@ -131,7 +131,10 @@ class Certifier:
                 raise TargetError(
                     "The replica serves another adapter, or another version of it.", "Give a replica of the target."
                 )
-        facades = await self._stack.enter_async_context(Facades(self._canaries, options.target, options.facades))
+        settings, agent_options, model = self._steering()
+        facades = await self._stack.enter_async_context(
+            Facades(self._canaries, options.target, options.facades, model if worker else "")
+        )
         first = Setting(
             target,
             facades,
@@ -139,16 +142,22 @@ class Certifier:
             Observations(),
             worker,
             placement_pb2.PLACEMENT_SANDBOX_POD if worker else _placement(descriptor),
-            *self._steering(),
+            settings,
+            agent_options,
         )
         for each in targets:
             setting = replace(first, target=each, incarnation=incarnation)
             self._lanes.append(Lane(setting, Binding(setting, each) if worker else None))
             self._free.put_nowait(self._lanes[-1])
 
-    def _steering(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _steering(self) -> tuple[dict[str, Any], dict[str, Any], str]:
+        """Profile settings, options, and where the model of workers is."""
+        driver = self.driver
         try:
-            return self.driver.profile_settings(self._canaries.plant("profile-setting")), self.driver.options()
+            model = driver.model_address()
+            if model and not _is_address(model):
+                raise CannotExpressError(f"The scenario driver's model_address gave {model!r}, which is no address.")
+            return driver.profile_settings(self._canaries.plant("profile-setting")), driver.options(), model
         except CannotExpressError as error:
             raise TargetError(str(error), "Mend the driver.") from None
 
@@ -184,12 +193,15 @@ class Certifier:
     async def _looked_at(self, case: Case, lane: Lane) -> CaseResult:
         workers = [each.shared for each in self._lanes if each.shared is not None]
         kit = Kit(lane.setting, self.driver, self._replica, lane.shared, workers)
-        begun = time.monotonic()
+        begun, shared = time.monotonic(), lane.shared
+        before = 0 if shared is None else shared.rehearsed
         result, reason = await _judged(case, kit)
+        rehearsed = sum(each.rehearsed for each in kit.made) + (0 if shared is None else shared.rehearsed - before)
         left = await _left_behind(kit)
         if left and result != FAILED:
             result, reason = FAILED, left
-        return CaseResult(case, result, plain_text(reason)[:500], round(time.monotonic() - begun, 3), kit.figures)
+        seconds = round(time.monotonic() - begun, 3)
+        return CaseResult(case, result, plain_text(reason)[:500], seconds, kit.figures, rehearsed > 0)
 
 
 async def _judged(case: Case, kit: Kit) -> tuple[str, str]:
@@ -345,6 +357,7 @@ def _document(
                 "title": each.case.title,
                 "result": each.result,
                 "reason": each.reason,
+                "rehearsed": each.rehearsed,
                 "seconds": each.seconds,
                 "figures": each.figures,
             }
@@ -357,9 +370,13 @@ def _document(
 # --- whom it has before it ---
 
 
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return (text.startswith("unix:") and len(text) > len("unix:")) or (bool(host) and port.isdigit())
+
+
 def _checked(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if not (address.startswith("unix:") and len(address) > len("unix:")) and not (host and port.isdigit()):
+    if not _is_address(address):
         raise TargetError(f"{address!r} is no address.", "Give unix:/path or host:port.")
     return address
 

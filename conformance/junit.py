@@ -37,6 +37,9 @@ def _counts(element: ET.Element, cases: list[Any], seconds: float) -> None:
 def _case(suite: ET.Element, case: Mapping[str, Any]) -> None:
     made = ET.SubElement(suite, "testcase", classname=case["rule"], name=f"{case['id']}: {case['title']}")
     made.set("time", f"{case['seconds']:.3f}")
+    if case["rehearsed"]:
+        properties = ET.SubElement(made, "properties")
+        ET.SubElement(properties, "property", name="rehearsed", value="true")
     reason = plain_text(case["reason"])
     if case["result"] == "failed":
         ET.SubElement(made, "failure", message=reason)

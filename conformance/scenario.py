@@ -100,13 +100,18 @@ class Delegate:
 
 @dataclass(frozen=True, slots=True)
 class FailWith:
-    """The provider fails, classified. Category as in the contract, in lower case."""
+    """The provider fails, classified. Category as in the contract, in lower case. Where no words are given, its own will do."""
 
     category: str
     message: str = "The provider failed."
     code: str = ""
     retryable: bool | None = None
     retry_after: int | None = None
+
+    @property
+    def in_own_words(self) -> bool:
+        """Whether it is about the category alone, and perhaps when to come again: a provider that has such a failure can say it."""
+        return self == FailWith(self.category, retry_after=self.retry_after)
 
 
 @dataclass(frozen=True, slots=True)

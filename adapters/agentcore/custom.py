@@ -10,10 +10,12 @@ import orjson
 from adapters.agentcore.invocation import invoke
 from adapters.agentcore.managed import Setting
 from adapters.agentcore.opaque import Decoder, decoder_for
+from adapters.agentcore.rehearsal import lots_of, plain_text
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import POSSIBLE_SIDE_EFFECTS, UnavailableError
 from adapters.sdk.events import Draft
+from adapters.sdk.rehearsal import rehearsal_of
 
 READ_BYTES = 64 * 1024
 _LENGTH = re.compile(r"[0-9]{1,15}")
@@ -34,8 +36,16 @@ async def stream_custom(turn: Turn, setting: Setting) -> AsyncGenerator[Draft, N
     if turn.traceparent:
         asked["traceParent"] = turn.traceparent
     decoder: Decoder | None = None
-    lots = invoke(
-        setting.connections, lambda client: _read(client, asked), retries=profile.max_retries, deadline=turn.deadline
+    rehearsal = rehearsal_of(turn)
+    lots = (
+        invoke(
+            setting.connections,
+            lambda client: _read(client, asked),
+            retries=profile.max_retries,
+            deadline=turn.deadline,
+        )
+        if rehearsal is None
+        else lots_of(rehearsal, plain_text)
     )
     async with contextlib.aclosing(lots):
         async for lot in lots:

@@ -12,12 +12,14 @@ from adapters.agentcore.invocation import invoke
 from adapters.agentcore.options import AgentOptions
 from adapters.agentcore.pause import Pause, load, save
 from adapters.agentcore.profile import Profile
+from adapters.agentcore.rehearsal import lots_of, message
 from adapters.agentcore.requests import overrides, own_names, said
 from adapters.agentcore.translation import Call, Translation
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import CapacityError, ConfigurationError
 from adapters.sdk.events import Draft
+from adapters.sdk.rehearsal import rehearsal_of
 from harness.runtime.v1 import runtime_pb2
 
 MAX_ROUNDS = 200
@@ -150,7 +152,12 @@ class ManagedTurn:
             with contextlib.closing(stream):
                 yield from stream
 
-        lots = invoke(setting.connections, read, retries=setting.profile.max_retries, deadline=self._turn.deadline)
+        rehearsal = rehearsal_of(self._turn)
+        lots = (
+            invoke(setting.connections, read, retries=setting.profile.max_retries, deadline=self._turn.deadline)
+            if rehearsal is None
+            else lots_of(rehearsal, message)
+        )
         async with contextlib.aclosing(lots):
             async for lot in lots:
                 if isinstance(lot, Draft):

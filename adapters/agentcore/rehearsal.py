@@ -1,39 +1,40 @@
-"""Plays what no provider would say, for certification: only where the operator's profile allows faults."""
+"""A rehearsal in the place of an invocation: texts as the service streams them, failures by way of what classifies the service's own."""
 
-from collections.abc import AsyncIterator
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-import orjson
-from google.protobuf import json_format
-
-from adapters.sdk import events
-from adapters.sdk.errors import ERRORS_BY_CATEGORY
+from adapters.agentcore.failures import failure_of
 from adapters.sdk.events import Draft
+from adapters.sdk.rehearsal import Rehearsal
+
+T = TypeVar("T")
 
 
-def rehearsed(message: str) -> list[Any] | None:
-    """The steps that a message is, `{"rehearse": [step, …]}` or one step; None: it is an ordinary one."""
-    if not message.startswith('{"rehearse"'):
-        return None
+async def lots_of(
+    rehearsal: Rehearsal, say: Callable[[Sequence[str], int], Iterable[T]]
+) -> AsyncGenerator[list[T] | Draft, None]:
+    """What `invoke` would give: lots of what the service says, and events of the rehearsal as they are. Raises HarnessError."""
     try:
-        asked: Any = orjson.loads(message)["rehearse"]
-    except (orjson.JSONDecodeError, KeyError):
-        return None
-    return cast("list[Any]", asked) if isinstance(asked, list) else [asked]
+        async for said in rehearsal.play(say):
+            yield said if isinstance(said, Draft) else [said]
+    except Exception as error:  # noqa: BLE001 - whatever is raised is classified, as in an invocation
+        raise failure_of(error) from None
+    # The end that the service would say by itself.
+    yield list(say((), 0))
 
 
-async def play(steps: list[Any]) -> AsyncIterator[Draft]:
-    """Text, events and failures, as they are asked for."""
-    for number, step in enumerate(steps):
-        match step:
-            case {"text": str(text)}:
-                yield events.text(text, message_id=f"m{number}")
-            case {"emit": {"type": str(kind), "data": data}}:
-                yield json_format.ParseDict({"payload": {kind.replace(".", "_"): data}}, Draft())
-            case {"fail": {"category": category, "message": told, **more}}:
-                raise ERRORS_BY_CATEGORY[category](told, **more)
-            case {"raise": text}:
-                raise RuntimeError(text)
-            case _:
-                raise ERRORS_BY_CATEGORY["configuration"]("This step cannot be rehearsed.", code="step_invalid")
-    yield events.completed()
+def message(pieces: Sequence[str], _: int) -> Iterable[Mapping[str, Any]]:
+    """One message of a managed harness's stream."""
+    yield {"messageStart": {"role": "assistant"}}
+    for piece in pieces:
+        yield {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": piece}}}
+    yield {"contentBlockStop": {"contentBlockIndex": 0}}
+    yield {"messageStop": {"stopReason": "end_turn"}}
+
+
+def plain_text(pieces: Sequence[str], _: int) -> Iterable[str | bytes]:
+    """The same of a custom runtime that answers plain text."""
+    if pieces:
+        yield "text/plain"
+    for piece in pieces:
+        yield piece.encode()

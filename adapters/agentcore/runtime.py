@@ -10,7 +10,6 @@ from adapters.agentcore.locating import HarnessLocator
 from adapters.agentcore.managed import ManagedTurn, Memory, Setting
 from adapters.agentcore.options import AgentOptions, model_of, read_options
 from adapters.agentcore.profile import PER_AGENT, Profile
-from adapters.agentcore.rehearsal import play, rehearsed
 from adapters.agentcore.sessions import AgentCoreSessions
 from adapters.agentcore.stopping import Stopper
 from adapters.sdk import events
@@ -60,11 +59,6 @@ class AgentCoreRuntime(BaseRuntime):
 
     async def stream(self, turn: Turn) -> AsyncIterator[Draft]:
         """The turn of a message."""
-        steps = rehearsed(turn.message) if self._profile.allow_faults else None
-        if steps is not None:
-            async for draft in play(steps):
-                yield draft
-            return
         if turn.files:
             yield events.warning("files_unsupported", "The provider takes no files; the turn goes on without them.")
         async with contextlib.aclosing(self._drafts(turn)) as drafts:

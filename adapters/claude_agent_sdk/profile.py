@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from adapters.sdk.errors import ConfigurationError
+from adapters.sdk.rehearsal import ALLOW_FAULTS
 
 PERMISSION_MODES = ("default", "acceptEdits", "bypassPermissions", "plan", "dontAsk")
 CREDENTIAL_KINDS = ("api_key", "auth_token")
@@ -55,6 +56,8 @@ class Profile:
     max_retries: int = 2
     # Seconds without a byte of an answer after which its stream counts as broken.
     idle_seconds: int = 120
+    # For certification: a message may be a rehearsal (adapters.sdk.rehearsal).
+    allow_faults: bool = False
     # Folders of skills by the ids a blueprint names.
     skills: Mapping[str, Path] = field(default_factory=dict[str, Path], repr=False)
     # Subagents by the names a model calls them with.
@@ -110,6 +113,12 @@ def _number(least: float, most: float, kind: type[T]) -> Callable[[str, object],
     return read
 
 
+def _flag(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(key, "must be true or false")
+    return value
+
+
 def _texts(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(cast("list[object]", value)) > MAX_ENTRIES:
         raise _wrong(key, f"must be a list of at most {MAX_ENTRIES} texts")
@@ -163,6 +172,7 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "max_budget_usd": _number(0, 10_000, float),
     "max_retries": _number(0, 10, int),
     "idle_seconds": _number(1, 3_600, int),
+    ALLOW_FAULTS: _flag,
     "skills": _mapping(_path),
     "subagents": _mapping(_subagent),
 }

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from claude_agent_sdk import Message
+
 from adapters.claude_agent_sdk import errors, transcript
 from adapters.claude_agent_sdk.attachments import content_of_turn
 from adapters.claude_agent_sdk.channel import Channel
@@ -13,6 +15,7 @@ from adapters.claude_agent_sdk.options import model_of, read_options
 from adapters.claude_agent_sdk.pause import Pause, pause_for
 from adapters.claude_agent_sdk.profile import read_profile
 from adapters.claude_agent_sdk.program import Program, bundled_program
+from adapters.claude_agent_sdk.rehearsal import messages_of
 from adapters.claude_agent_sdk.restoring import restore
 from adapters.claude_agent_sdk.resumption import Resumption, dismissed
 from adapters.claude_agent_sdk.setting import sdk_options
@@ -24,6 +27,7 @@ from adapters.sdk import events
 from adapters.sdk.contract import RuntimeConstruction, Turn
 from adapters.sdk.errors import POSSIBLE_SIDE_EFFECTS, PersistenceError, classified
 from adapters.sdk.events import Draft
+from adapters.sdk.rehearsal import Rehearsal, rehearsal_of
 from adapters.sdk.simple import BaseRuntime
 from harness.common.v1 import blueprint_pb2, error_pb2, placement_pb2
 from harness.event.v1 import payload_pb2
@@ -122,7 +126,13 @@ class ClaudeRuntime(BaseRuntime):
                 async for draft in self._waits(resumption.next, store):
                     yield draft
                 return
-        async for draft in self._play(turn, store, known, resumed=decision is not None):
+        rehearsal = rehearsal_of(turn)
+        playing = (
+            self._play(turn, store, known, resumed=decision is not None)
+            if rehearsal is None
+            else self._rehearse(turn, store, rehearsal)
+        )
+        async for draft in playing:
             yield draft
 
     async def _play(self, turn: Turn, store: TurnStore, known: Transcript, *, resumed: bool) -> AsyncIterator[Draft]:
@@ -158,7 +168,7 @@ class ClaudeRuntime(BaseRuntime):
         ended_well = False
         try:
             await program.start(content)
-            reading = asyncio.get_running_loop().create_task(self._read(program, channel, translation))
+            reading = asyncio.get_running_loop().create_task(self._read(program.messages(), channel, translation))
             try:
                 async for draft in channel.drafts():
                     yield draft
@@ -175,10 +185,24 @@ class ClaudeRuntime(BaseRuntime):
             if not ended_well:
                 await going
 
-    async def _read(self, program: Program, channel: Channel, translation: Translation) -> None:
+    async def _rehearse(self, turn: Turn, store: TurnStore, rehearsal: Rehearsal) -> AsyncIterator[Draft]:
+        """A turn without a program. What it says takes the way of what a program says, and the turn ends like any other."""
+        channel = Channel()
+        tools = TurnTools(turn, channel, {}, ask_person=self._agent.ask_person)
+        translation = Translation(tools, turn.native_session_id)
+        reading = asyncio.get_running_loop().create_task(self._read(messages_of(rehearsal), channel, translation))
+        try:
+            async for draft in channel.drafts():
+                yield draft
+        finally:
+            channel.end()
+            reading.cancel()
+        async for draft in self._conclude(turn, tools, translation, store):
+            yield draft
+
+    async def _read(self, messages: AsyncIterator[Message | Draft], channel: Channel, translation: Translation) -> None:
         """Reads the program to the turn's end. What goes wrong ends the channel, behind what was said before."""
         try:
-            messages = program.messages()
             while True:
                 # The program would ask again for an answer that stopped; this ends the turn before it does.
                 seconds = self._profile.idle_seconds if translation.answering else None
@@ -186,7 +210,7 @@ class ClaudeRuntime(BaseRuntime):
                     message = await anext(messages, None)
                 if message is None:
                     break
-                for draft in translation.take(message):
+                for draft in (message,) if isinstance(message, Draft) else translation.take(message):
                     await channel.put(draft)
             channel.end(None if translation.result is not None else errors.no_result())
         except TimeoutError:

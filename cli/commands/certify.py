@@ -115,7 +115,8 @@ async def _certify(options: Options, report: Path | None, output: Output) -> int
     stop = _told_to_stop(output)
 
     def tell(result: CaseResult) -> None:
-        line = f"{_MARKS[result.result]}  {result.case.id:<32} {result.seconds:7.2f} s  {result.case.title}"
+        how = "  (rehearsed)" if result.rehearsed else ""
+        line = f"{_MARKS[result.result]}  {result.case.id:<32} {result.seconds:7.2f} s  {result.case.title}{how}"
         output.note(line, _STYLES[result.result])
         if result.result in ("failed", "not_verified"):
             output.note(f"      {result.reason}", _STYLES[result.result])
@@ -215,4 +216,6 @@ def _show(document: Mapping[str, Any], output: Output) -> None:
         style,
     )
     told = ", ".join(f"{count} {result.replace('_', ' ')}" for result, count in totals.items())
+    rehearsed = sum(case["rehearsed"] for case in document["cases"])
+    told += f"; {rehearsed} of them rehearsed by the adapter" if rehearsed else ""
     output.say(f"{told}; {document['seconds']:.1f} s; evidence {document['evidence_id']}")

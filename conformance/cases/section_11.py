@@ -5,8 +5,9 @@ import re
 import secrets
 
 from conformance.cases.registry import case
-from conformance.failure import expect
+from conformance.failure import NotApplicableError, expect
 from conformance.kit import Kit
+from conformance.plane.rehearsals import is_rehearsal
 from conformance.plane.run import Run, kind, text_of
 from conformance.scenario import Crash, Emit, FailWith, Hang, Say, Steps
 from harness.common.v1 import error_pb2
@@ -52,6 +53,26 @@ async def r11_1_categories(kit: Kit) -> None:
         expect(_CODE.fullmatch(failed.code) is not None, f"The code of {category} came as {failed.code!r}.")
     _, failed = await _failed(kit, (FailWith("unavailable", code="provider_overloaded"),))
     expect(failed.code == "provider_overloaded", f"The provider's own code came as {failed.code!r}.")
+
+
+@case("R11.1", "failures that the provider itself has")
+async def r11_1_own(kit: Kit) -> None:
+    binding = await kit.binding()
+    said: list[str] = []
+    for category in CATEGORIES:
+        message = kit.message((FailWith(category),))
+        if is_rehearsal(message):
+            continue
+        run = binding.run(message)
+        await run.play()
+        failed = run.expect_end("run_failed").payload.run_failed
+        expect(_name(failed.category) == category, f"A failure of {category} came as {_name(failed.category)}.")
+        expect(_CODE.fullmatch(failed.code) is not None, f"The code of {category} came as {failed.code!r}.")
+        expect(bool(failed.message), f"The failure of {category} has no message.")
+        said.append(category)
+    kit.figures["categories"] = ", ".join(said)
+    if not said:
+        raise NotApplicableError("The driver makes the provider itself say no failure: all of them are rehearsed.")
 
 
 @case("R11.2", "what may be tried again")

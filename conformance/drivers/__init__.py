@@ -8,9 +8,12 @@ from conformance.drivers.agentcore import AgentCoreDriver
 from conformance.drivers.claude import ClaudeDriver
 from conformance.drivers.driver import Driver
 from conformance.drivers.reference import ReferenceDriver
+from conformance.drivers.rehearsal import RehearsalDriver
 from conformance.failure import TargetError
 
-DRIVERS: dict[str, type[Driver]] = {"reference": ReferenceDriver, "agentcore": AgentCoreDriver, "claude": ClaudeDriver}
+DRIVERS: dict[str, type[Driver]] = {
+    driver.name: driver for driver in (ReferenceDriver, RehearsalDriver, AgentCoreDriver, ClaudeDriver)
+}
 
 
 def driver_named(name: str) -> Driver:

@@ -1,7 +1,7 @@
 """Drives the AgentCore adapter against a stand-in of the service that plays the scripts in messages.
 
-What the service's model cannot say (a failure in words of its own, an event that the service does not have) the adapter plays itself, under a
-profile that allows faults. A subagent, an approval of the provider's own and the code of a provider's tool have no words at all.
+What the service's model cannot say (a failure in the kit's words, an event that the service does not have) the adapter rehearses, under a profile
+that allows faults. A subagent, an approval of the provider's own and the code of a provider's tool have no words at all.
 """
 
 import json
@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from conformance.drivers.driver import Driver
+from conformance.drivers.rehearsal import rehearsed
 from conformance.failure import Broken, CannotExpressError
 from conformance.scenario import (
     AskForm,
@@ -33,11 +34,18 @@ REGION = "eu-central-1"
 HARNESS_ARN = f"arn:aws:bedrock-agentcore:{REGION}:123456789012:harness/certified-0123456789"
 
 _REFUSALS = {
+    "configuration": "ValidationException",
+    "authentication": "UnauthorizedException",
+    "authorization": "AccessDeniedException",
+    "capacity": "ServiceQuotaExceededException",
     "throttled": "ThrottlingException",
     "unavailable": "InternalServerException",
-    "authorization": "AccessDeniedException",
 }
-"""Categories that an error of the service says by itself."""
+"""Categories that an error of the service says in the place of a stream."""
+_IN_STREAM = {"configuration": "validationException", "unavailable": "internalServerException", "internal": "unheardOf"}
+"""Those that an exception in a stream says; the last is one that the service's model does not have."""
+_STOPS = {"timeout": "timeout_exceeded", "cancelled": "interrupted", "protocol": "malformed_model_output"}
+"""Those that a message says by why it stopped."""
 
 
 class AgentCoreDriver(Driver):
@@ -61,9 +69,9 @@ class AgentCoreDriver(Driver):
     def message(self, *turns: Steps) -> str:
         """One script: what a resume plays comes after the stop for the call that was asked about."""
         steps = [step for steps in turns for step in steps]
-        if any(_rehearsed(number, step) for number, step in enumerate(steps)):
-            return json.dumps({"rehearse": [_rehearsal(step) for step in steps]})
-        return json.dumps({"script": [said for step in steps for said in _step(step)]})
+        if not all(_is_said_by_the_service(number, step) for number, step in enumerate(steps)):
+            return rehearsed(tuple(steps))
+        return json.dumps({"script": [said for number, step in enumerate(steps) for said in _step(step, number)]})
 
     def talk(self, said: str) -> str:
         """Plain text is conversation."""
@@ -87,36 +95,22 @@ class AgentCoreDriver(Driver):
         return {"form": told["values"]} if "values" in told else {"dismiss": True}
 
 
-def _rehearsed(number: int, step: Step) -> bool:
-    """Whether only the adapter itself can play it."""
+def _is_said_by_the_service(number: int, step: Step) -> bool:
+    """Whether the service has words for a step at this place; what it has none for, only the adapter itself can play."""
     match step:
-        case FailWith(category, "The provider failed.", "", None, _) if number == 0 and category in _REFUSALS:
-            return False
-        case FailWith() | Crash():
-            return True
+        case FailWith(category, retry_after=None):
+            known = {*_STOPS, *(_IN_STREAM if number else _REFUSALS)}
+            return step.in_own_words and category in known
+        case FailWith(category):
+            # When to come again is told in the place of a stream only.
+            return step.in_own_words and not number and category in _REFUSALS
         case Emit(type_, _):
-            return type_ not in ("tool.completed", "tool.started")
+            return type_ in ("tool.completed", "tool.started")
         case _:
-            return False
+            return True
 
 
-def _rehearsal(step: Step) -> dict[str, Any]:
-    match step:
-        case Say(text, pieces):
-            return {"text": "".join(pieces) or text}
-        case FailWith(category, message, code, retryable, retry_after):
-            asked = {"code": code or None, "retryable": retryable, "retry_after": retry_after}
-            given = {name: value for name, value in asked.items() if value is not None}
-            return {"fail": {"category": category, "message": message, **given}}
-        case Crash(text):
-            return {"raise": text}
-        case Emit(type_, data):
-            return {"emit": {"type": type_, "data": data}}
-        case _:
-            raise CannotExpressError(f"The adapter of AgentCore rehearses no {step}.")
-
-
-def _step(step: Step) -> list[dict[str, Any]]:
+def _step(step: Step, number: int) -> list[dict[str, Any]]:
     match step:
         case Say(text, pieces):
             return [{"chunks": list(pieces)} if pieces else {"text": text}]
@@ -134,9 +128,15 @@ def _step(step: Step) -> list[dict[str, Any]]:
             return [{"tools": [{"id": "ask-1", "name": "ask_person", "arguments": form}]}]
         case TellDecision():
             return [{"results": True}]
-        case FailWith(category, _, _, _, retry_after) if category in _REFUSALS:
+        case FailWith(category) if category in _STOPS:
+            return [{"text": "So far."}, {"stop": _STOPS[category]}]
+        case FailWith(category, _, _, _, retry_after) if number == 0:
             refusal = {"refuse": _REFUSALS[category]}
             return [refusal if retry_after is None else {**refusal, "retry_after": retry_after}]
+        case FailWith(category):
+            return [{"exception": _IN_STREAM[category]}]
+        case Crash(text):
+            return [{"exception": _IN_STREAM["internal"], "message": text}]
         case Hang():
             return [{"hang": "stream"}]
         case Emit("tool.completed", {"tool_call_id": str(call_id)}):

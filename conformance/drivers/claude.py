@@ -1,7 +1,10 @@
 """Drives the Claude Agent SDK by a model that plays scripts: a stand-in of the Messages API reads what to answer from the newest message of a person.
 
-The script is JSON behind a mark, a list of answers, one for each request since that message; a resume goes on with the next. Where the model is
-stands in `HARNESS_CLAUDE_BASE_URL`, and the file with its credential in `HARNESS_CLAUDE_CREDENTIAL_FILE`.
+The script is JSON behind a mark, a list of answers, one for each request since that message; a resume goes on with the next. What no model says (a
+failure in the kit's words, an exception of the adapter's, an event of the contract) the adapter rehearses, under a profile that allows faults.
+
+An adapter host is told where the model is by `HARNESS_CLAUDE_BASE_URL`, and by `HARNESS_CLAUDE_CREDENTIAL_FILE` of a file with its credential. Workers
+reach it at `HARNESS_CLAUDE_MODEL_ADDRESS`, `host:port` or `unix:/path`, with the token of each run.
 """
 
 import json
@@ -9,12 +12,15 @@ import os
 from typing import Any
 
 from conformance.drivers.driver import Driver
+from conformance.drivers.rehearsal import rehearsed
 from conformance.failure import Broken, CannotExpressError
 from conformance.scenario import (
     AskForm,
     CallTool,
     CountUsage,
+    Crash,
     Delegate,
+    Emit,
     FailWith,
     FormField,
     Hang,
@@ -28,9 +34,10 @@ from conformance.scenario import (
 MARK = "@messages-script "
 SUBAGENT = "helper"
 BASE_URL, CREDENTIAL_FILE = "HARNESS_CLAUDE_BASE_URL", "HARNESS_CLAUDE_CREDENTIAL_FILE"
+MODEL_ADDRESS = "HARNESS_CLAUDE_MODEL_ADDRESS"
 _STATUS = {"configuration": 400, "authentication": 401, "authorization": 403, "throttled": 429, "unavailable": 529}
 _DISMISSED = "The person dismissed the question"
-_DEFAULT = FailWith("")
+_IN_STREAM = ("unavailable",)
 Answer = list[dict[str, Any]] | dict[str, Any]
 
 
@@ -44,6 +51,7 @@ class ClaudeDriver(Driver):
         settings: dict[str, Any] = {
             "model": "claude-standin-1",
             "max_retries": 0,
+            "allow_faults": True,
             "subagents": {
                 SUBAGENT: {"description": "Helps.", "prompt": "Help."},
                 "silent": {"description": "Never called.", "prompt": canary},
@@ -55,12 +63,19 @@ class ClaudeDriver(Driver):
             settings["credential_file"] = path
         return settings
 
+    def model_address(self) -> str:
+        """Where workers reach the model."""
+        return os.environ.get(MODEL_ADDRESS, "")
+
     def options(self) -> dict[str, Any]:
         """A form is a call of the tool that asks."""
         return {"ask_person": True}
 
     def message(self, *turns: Steps) -> str:
         """The answers of all turns, one behind the other: the model does not know that a person decided in between."""
+        steps = [step for steps in turns for step in steps]
+        if not all(_is_said_by_the_provider(number, step) for number, step in enumerate(steps)):
+            return rehearsed(tuple(steps))
         return _marked([answer for steps in turns for answer in _answers(steps)])
 
     def talk(self, said: str) -> str:
@@ -122,7 +137,6 @@ def _step(step: Step, number: int) -> dict[str, Any]:
         case Delegate(agent_id, inner):
             return _delegate(agent_id, inner)
         case FailWith():
-            _check_failure(step, ("unavailable",))
             return {"error": {"type": "overloaded_error", "message": "Overloaded"}}
         case Hang():
             return {"hang": True}
@@ -134,8 +148,6 @@ def _why_not(step: Step) -> str:
     told = {
         "OwnTool": "The provider runs no tools of a script's own: what they are called and answer is the program's.",
         "AskApproval": "The provider asks about no calls of its own: calls wait where the tool broker says so.",
-        "Crash": "The model's provider cannot make the adapter raise what nobody classified.",
-        "Emit": "The model's provider speaks its own events, not the contract's.",
     }
     return told.get(type(step).__name__, f"The driver `claude` has no words for {step}.")
 
@@ -155,15 +167,19 @@ def _delegate(agent_id: str, steps: Steps) -> dict[str, Any]:
 
 
 def _refusal(step: FailWith) -> dict[str, Any]:
-    _check_failure(step, tuple(_STATUS))
     return {"status": _STATUS[step.category]}
 
 
-def _check_failure(step: FailWith, categories: tuple[str, ...]) -> None:
-    if step.category not in categories:
-        raise CannotExpressError(f"The provider has no failure of the category {step.category} here.")
-    if (step.message, step.code, step.retryable, step.retry_after) != (_DEFAULT.message, "", None, None):
-        raise CannotExpressError("The provider's words are not told: the harness has sentences and codes of its own.")
+def _is_said_by_the_provider(number: int, step: Step) -> bool:
+    """Whether a provider has words for a step at this place; what it has none for, only the adapter itself can play."""
+    match step:
+        case FailWith(category):
+            # The program waits by the provider's hint as long as it likes, and tells another.
+            return step.in_own_words and step.retry_after is None and category in (_IN_STREAM if number else _STATUS)
+        case Crash() | Emit():
+            return False
+        case _:
+            return True
 
 
 def _field(field: FormField) -> dict[str, Any]:

@@ -7,7 +7,10 @@ from conformance.scenario import Steps
 
 
 class Driver(ABC):
-    """Steers a target through the messages of its turns. A step that it has no words for raises CannotExpressError."""
+    """Steers a target through the messages of its turns. A step that it has no words for raises CannotExpressError.
+
+    What a provider can say, it is made to say; for the rest there are rehearsals (conformance.drivers.rehearsal).
+    """
 
     name: str
 
@@ -18,6 +21,12 @@ class Driver(ABC):
     def options(self) -> dict[str, Any]:
         """Options of the harness for the certification's agent."""
         return {}
+
+    def model_address(self) -> str:
+        """Where a worker reaches its model with the token of a run, as a sandbox reaches its egress: `host:port` or `unix:/path`. Empty: it has none, and
+        is given neither address nor token of the audience `model`.
+        """
+        return ""
 
     @abstractmethod
     def message(self, *turns: Steps) -> str:

@@ -23,6 +23,10 @@ class Guarded(Driver):
         """As the driver."""
         return self._asked("options", dict, self._driver.options)
 
+    def model_address(self) -> str:
+        """As the driver."""
+        return self._asked("model_address", str, self._driver.model_address)
+
     def message(self, *turns: Steps) -> str:
         """As the driver."""
         return self._asked("message", str, lambda: self._driver.message(*turns))

@@ -9,8 +9,9 @@ from typing import Any
 from google.protobuf import json_format
 
 from conformance.plane.broker import Tools, descriptors
-from conformance.plane.facades import Facades
+from conformance.plane.facades import MODEL, Facades
 from conformance.plane.observations import Observations
+from conformance.plane.rehearsals import is_rehearsal
 from conformance.plane.run import Draft, Run
 from conformance.plane.target import Target
 from conformance.plane.thread import Thread
@@ -57,6 +58,8 @@ class Binding:
     turn: int = 0
     incarnation: str = ""
     native_session_id: str = ""
+    # How many of its turns were rehearsals.
+    rehearsed: int = 0
 
     # --- what calls carry ---
 
@@ -167,6 +170,7 @@ class Binding:
 
     def run(self, message: str, *, seconds: float = TURN_SECONDS, turn: int | None = None, **changes: Any) -> Run:
         """The next turn's run, not started yet. `seconds`: its deadline from now."""
+        self.rehearsed += is_rehearsal(message)
         if turn is None:
             self.turn += 1
             turn = self.turn
@@ -189,6 +193,12 @@ class Binding:
                 capability_token_pb2.CapabilityToken(audience=audience, value=token, expires_at=given.deadline)
             )
             run.grants[audience] = grant
+        if self.setting.facades.model:
+            # No facade of the kit's takes it: like all tokens it must not come back, and who takes it is the driver's affair.
+            secret = self.target.canaries.plant("model-token")
+            given.tokens.append(
+                capability_token_pb2.CapabilityToken(audience=MODEL, value=secret, expires_at=given.deadline)
+            )
         return run
 
     async def say(self, message: str, **settings: Any) -> list[Draft]:

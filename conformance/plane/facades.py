@@ -17,6 +17,8 @@ from harness.common.v1 import capability_token_pb2
 from harness.state.v1 import thread_state_service_pb2_grpc
 from harness.tool.v1 import tool_broker_service_pb2_grpc
 
+MODEL = "model"
+"""The audience of what stands behind a worker's model."""
 _OPTIONS = [
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.so_reuseport", 0),
@@ -26,9 +28,13 @@ _OPTIONS = [
 
 
 class Facades:
-    """State and tools for every run of one certification. `listen`: `host:port` as the target reaches it; empty: chosen by the target's address."""
+    """State and tools for every run of one certification. `listen`: `host:port` as the target reaches it; empty: chosen by the target's address.
 
-    def __init__(self, canaries: Canaries, target: str, listen: str = "") -> None:
+    `model`: where the target reaches its model, which is the driver's affair; empty: nowhere.
+    """
+
+    def __init__(self, canaries: Canaries, target: str, listen: str = "", model: str = "") -> None:
+        self.model = model
         self.grants = Grants(canaries)
         self._listen = listen
         self._by_socket = target.startswith("unix:") and not listen
@@ -69,7 +75,8 @@ class Facades:
 
     def endpoints(self) -> list[capability_token_pb2.FacadeEndpoint]:
         """Where a runtime reaches them."""
+        places = {"state": self.address, "tool": self.address, **({MODEL: self.model} if self.model else {})}
         return [
-            capability_token_pb2.FacadeEndpoint(audience=audience, address=self.address)
-            for audience in ("state", "tool")
+            capability_token_pb2.FacadeEndpoint(audience=audience, address=address)
+            for audience, address in places.items()
         ]
