@@ -22,17 +22,16 @@ def blocks(language: str) -> list[str]:
 
 def install(folder: Path) -> None:
     """Lays the adapter out as a package, and its test beside it."""
-    adapter, test, rehearsal, rehearsed = blocks("python")
+    adapter, test, rehearsed = blocks("python")
     package = folder / "parrot"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    adapter = adapter.replace("\n\nclass ", "from adapters.parrot.rehearsal import rehearse\n\n\nclass ", 1)
+    adapter = adapter.replace("\n\nclass ", "from adapters.sdk.rehearsal import rehearsal_of\n\n\nclass ", 1)
     beginning = "-> AsyncIterator[events.Draft]:\n"
     assert adapter.count(beginning) == 1
     (package / "__main__.py").write_text(
         adapter.replace(beginning, beginning + rehearsed).replace("adapters.parrot", "parrot")
     )
-    (package / "rehearsal.py").write_text(rehearsal)
     (folder / "test_parrot.py").write_text(test.replace("adapters.parrot", "parrot"))
 
 
@@ -97,7 +96,7 @@ async def test_the_test_of_the_page_passes(folder):
 
 def test_the_commands_and_the_operators_file_name_what_there_is():
     serve, use, test, certify = blocks("sh")
-    assert certify.startswith("harness certify --target unix:/tmp/parrot.sock --report ")
+    assert certify.startswith("harness certify --target unix:/tmp/parrot.sock --driver rehearsal --report ")
     assert serve.count("python -m adapters.parrot --listen unix:") == 2
     assert "agents apply agent-parrot.yaml" in use
     assert "asyncio_mode=auto test_parrot.py" in test

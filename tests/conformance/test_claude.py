@@ -1,6 +1,6 @@
 """The Claude adapter, its real SDK and program, held to every rule that a model can be made to show (certification).
 
-The model is the stand-in of the Messages API. What a catalog asks for is the certificate of a worker; the host's shows that its own half is in order.
+The model is the stand-in of the Messages API. What a catalog asks for is the certificate of a worker; of a host there is what only a host has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.standins.messages import serving_in_thread
 from tests.support.adapters import folder
 
 __all__ = ["folder"]
-# About 150 turns, most of them with a program of their own.
+# About 130 turns, most of them with a program of their own.
 pytestmark = pytest.mark.timeout(900)
 LIVE = "HARNESS_CLAUDE_LIVE_KEY_FILE"
 ELSEWHERE = {"ANTHROPIC_API_KEY_FILE": "-"}
@@ -83,7 +83,7 @@ async def test_workers_are_certified_and_reach_their_model_with_the_runs_own_tok
     assert {key for _, key in asked} == {None}
 
 
-async def test_an_adapter_host_is_certified(folder, monkeypatch):
+async def test_what_an_adapter_host_adds_is_in_order(folder, monkeypatch):
     key = folder / "key"
     key.write_text("key-of-this-certification\n")
     with serving_in_thread() as model:
@@ -92,15 +92,17 @@ async def test_an_adapter_host_is_certified(folder, monkeypatch):
         host = AdapterProcess(folder, module="adapters.claude_agent_sdk", environment=ELSEWHERE)
         await host.start()
         try:
-            made = await certify(Options(host.address, driver="claude"), lambda _: None)
+            # What the other sections look at is the same code in both placements.
+            made = await certify(Options(host.address, driver="claude", sections=(1, 11, 12)), lambda _: None)
         finally:
             await host.stop()
         credentials = {request.headers.get("x-api-key") for request in model.asked}
     assert {each.case.id: each.reason for each in made.cases if each.result == "failed"} == {}
-    assert of_result(made, "not_verified") == NOT_VERIFIED
+    assert of_result(made, "not_verified") == set()
     assert of_result(made, "not_applicable") == {"R1.15/bind", "R1.16/shutdown", "R12.2/trace"}
-    assert {each.case.id for each in made.cases if each.rehearsed} == {*REHEARSED, "R11.7/apart"}
-    assert made.verdict == "certified"
+    rehearsed = {each for each in REHEARSED if each.startswith("R11.")}
+    assert {each.case.id for each in made.cases if each.rehearsed} == {*rehearsed, "R11.7/apart"}
+    assert made.verdict == "partial"
     assert credentials == {"key-of-this-certification"}
 
 
