@@ -59,16 +59,12 @@ CAPABILITY_SECTIONS: dict[str, int] = {
 CAPABILITY_KEYS = tuple(CAPABILITY_SECTIONS)
 
 # Keys that no rule looks at, and why: what the report says of a claim.
-_NO_FILES = "The control plane of this kit serves no files, so nobody can see what becomes of one."
 _NO_MEMORY = "The control plane of this kit serves no memory, so nobody can see what is read of it or written to it."
 _OWN_MACHINE = "It does not cross the wire: the adapter's own tests have to show it."
 NOT_LOOKED_AT: dict[str, str] = {
     "invoke.non_streaming": "The contract has one way to run a turn, which streams; there is nothing else to look at.",
     "tool.mcp": "Servers of MCP stand behind the tool broker, and the kit's broker has none; what a tool is made of is not seen by an adapter.",
     "tool.caller_credentials": "Credentials of the caller stay with the tool broker, and the kit's broker asks for none.",
-    "input.images": _NO_FILES,
-    "input.documents": _NO_FILES,
-    "skills": "Skills are an operator's, by names of its own, and the kit's small agent has none.",
     "subagents.mixed_harness": "Other agents are reached through delegation, which the control plane of this kit does not serve.",
     "middleware.portable": "The contract has no portable middleware yet, so there is nothing to give to an adapter.",
     "memory.semantic": _NO_MEMORY,

@@ -17,11 +17,11 @@ from conformance import evidence, results
 from conformance.capability_keys import SECTIONS
 from conformance.cases import CASES, Case
 from conformance.cases.registry import FIRST, MIDDLE
-from conformance.drivers import driver_named
+from conformance.drivers import driver_named, file_of
 from conformance.drivers.driver import Driver
 from conformance.drivers.guarded import Guarded
 from conformance.failure import Broken, CannotExpressError, NotApplicableError, TargetError
-from conformance.kit import Kit
+from conformance.kit import Kit, is_claimed
 from conformance.plain import plain_text
 from conformance.plane.binding import Binding, Setting
 from conformance.plane.canary import Canaries
@@ -145,9 +145,10 @@ class Certifier:
             settings,
             agent_options,
         )
+        skills = self._skills(descriptor) if worker else ()
         for each in targets:
             setting = replace(first, target=each, incarnation=incarnation)
-            self._lanes.append(Lane(setting, Binding(setting, each) if worker else None))
+            self._lanes.append(Lane(setting, Binding(setting, each, skills=skills) if worker else None))
             self._free.put_nowait(self._lanes[-1])
 
     def _steering(self) -> tuple[dict[str, Any], dict[str, Any], str]:
@@ -158,6 +159,13 @@ class Certifier:
             if model and not _is_address(model):
                 raise CannotExpressError(f"The scenario driver's model_address gave {model!r}, which is no address.")
             return driver.profile_settings(self._canaries.plant("profile-setting")), driver.options(), model
+        except CannotExpressError as error:
+            raise TargetError(str(error), "Mend the driver.") from None
+
+    def _skills(self, descriptor: descriptor_pb2.Descriptor) -> tuple[str, ...]:
+        """Skills of a worker's one agent: a worker is bound once, so it has all of them from then on."""
+        try:
+            return tuple(self.driver.skills()) if is_claimed(descriptor, "skills") else ()
         except CannotExpressError as error:
             raise TargetError(str(error), "Mend the driver.") from None
 
@@ -335,7 +343,7 @@ def _document(
         },
         "placement": options.placement,
         "replica": replica,
-        "kit": {"version": evidence.kit_version(), "cases_digest": evidence.cases_digest()},
+        "kit": {"version": evidence.kit_version(), "cases_digest": evidence.cases_digest(file_of(options.driver))},
         "driver": options.driver,
         "sections": sorted(options.sections),
         "totals": {

@@ -408,6 +408,88 @@ RULES: tuple[Rule, ...] = (
         "R8.1",
         "A message of 1 MiB is taken; a longer one is refused with INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and starts nothing.",
     ),
+    _rule(
+        "R8.2",
+        "An image given with the message reaches the model whole and as its owner uploaded it, in each media type that the claim lists and the kit has "
+        "an example of, also where it comes in several pieces.",
+        "input.images",
+    ),
+    _rule(
+        "R8.3",
+        "A document given with the message reaches the model whole and as its owner uploaded it, in each media type that the claim lists and the kit "
+        "has an example of, also where it comes in several pieces.",
+        "input.documents",
+    ),
+    _rule("R8.4", "Several files reach the model in the order in which they were given.", either=FILES),
+    _rule(
+        "R8.5",
+        "Files are read through ReadFile with the run's whole fence and the run's token of audience 'files' as bearer, and through nothing else. A run "
+        "asks for no file but those that it names: none of an earlier turn, and none at all where it names none.",
+        either=FILES,
+    ),
+    _rule(
+        "R8.6",
+        "A file that cannot be read (gone, refused, damaged on its way) never passes for one that was: the run fails with a category other than "
+        "internal, or goes on without it behind a warning. Neither tells what the facade said, or anything of the content.",
+        either=FILES,
+    ),
+    _rule(
+        "R8.7",
+        "A claim states its limits, so that nobody sends what cannot be taken: max_files and max_bytes, whole numbers from 1, and media_types, a list "
+        "of lower-case media types or families such as image/*: of images alone for input.images, of no images for input.documents.",
+        either=FILES,
+    ),
+    _rule(
+        "R8.8",
+        "The limits are what the claim says. As many files, and one as large, as it allows are taken (up to 8 MiB); one that is larger, too many, or of "
+        "another media type is refused, fails the run with category configuration, or is left out behind a warning, and never reaches the model.",
+        either=FILES,
+    ),
+    _rule(
+        "R8.9",
+        "Nothing of a file's content stands in any draft, unless the model says it.",
+        either=FILES,
+    ),
+    _rule(
+        "R8.10",
+        "Two bindings that read files at once get their own, each with the token of its own run.",
+        placements=(ADAPTER,),
+        either=FILES,
+    ),
+    # --- 9 skills ---
+    _rule(
+        "R9.1",
+        "A skill that an agent names and the profile has is there for the model, with what the profile gives as its content.",
+        "skills",
+    ),
+    _rule(
+        "R9.2",
+        "Evaluate has an issue, and so refuses, for each skill that an agent names and the profile does not have: its path is skills[n], its code in "
+        "lower snake case, its message names the skill and says what to do. Skills that the profile has get none.",
+        "skills",
+        (ADAPTER,),
+    ),
+    _rule(
+        "R9.3",
+        "An agent never runs silently without a skill that is missing: its runtime is not made or not initialised, or its run fails with category "
+        "configuration before the model says anything.",
+        "skills",
+        (ADAPTER,),
+    ),
+    _rule(
+        "R9.4",
+        "A skill that the profile has and that is blocked, or cannot be read, is refused as a missing one is: by Evaluate, or when the runtime is made, "
+        "initialised or run. The agent never runs silently without it, and never with it.",
+        "skills",
+        (ADAPTER,),
+    ),
+    _rule(
+        "R9.5",
+        "The model of one agent has that agent's skills alone: a skill of the profile that the agent does not name, though another binding's agent at "
+        "work does, does not work for it.",
+        "skills",
+        (ADAPTER,),
+    ),
     # --- 10 subagents ---
     _rule(
         "R10.1",

@@ -91,6 +91,18 @@ class TellDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class TellFiles:
+    """The model says of each file that it was given with the message, in its order, the SHA-256 of the content as 64 hexadecimal digits, and no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class UseSkill:
+    """The model uses a skill and says what stands in it; one that it does not have, it may say so."""
+
+    skill_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Delegate:
     """A subagent within the run does these steps."""
 
@@ -143,6 +155,8 @@ Step = (
     | AskForm
     | AskApproval
     | TellDecision
+    | TellFiles
+    | UseSkill
     | Delegate
     | FailWith
     | Crash

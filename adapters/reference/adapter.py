@@ -3,14 +3,16 @@
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from adapters.reference import burst, conversation, script
+from adapters.reference import attachments, burst, conversation, script, skills
+from adapters.reference.attachments import Attachments
 from adapters.reference.message import Burst, Plain, parse
 from adapters.reference.pause import Pause
-from adapters.sdk.capabilities import EMULATED, NATIVE, UNSUPPORTED, build_descriptor, capability
+from adapters.sdk.capabilities import EMULATED, NATIVE, build_descriptor, capability
 from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, Turn, plain
+from adapters.sdk.errors import ConfigurationError
 from adapters.sdk.simple import BaseAdapter, BaseRuntime
 from harness.adapter.v1 import descriptor_pb2
-from harness.common.v1 import blueprint_pb2, placement_pb2
+from harness.common.v1 import blueprint_pb2, error_pb2, placement_pb2
 from harness.event.v1 import event_pb2
 from harness.runtime.v1 import runtime_pb2
 
@@ -58,8 +60,19 @@ _CAPABILITIES = {
     "runtime.eviction_recovery": capability(NATIVE, "A new runtime goes on from thread state."),
     "runtime.sandbox_isolation": capability(EMULATED, "Supplied by the sandbox it is placed in."),
     "observability.redaction": capability(NATIVE, "Logs types and places only."),
-    "input.images": capability(UNSUPPORTED, "There is no model behind it."),
-    "input.documents": capability(UNSUPPORTED, "There is no model behind it."),
+    "input.images": capability(
+        NATIVE,
+        "Reads them whole; with no model behind it, all it can say of them is their digests.",
+        attachments.limits(attachments.IMAGES),
+    ),
+    "input.documents": capability(
+        NATIVE,
+        "Reads them whole; with no model behind it, all it can say of them is their digests.",
+        attachments.limits(attachments.DOCUMENTS),
+    ),
+    "skills": capability(
+        NATIVE, "Texts that the profile gives, told where a script uses them.", {"max_skills": skills.MAX_SKILLS}
+    ),
 }
 
 
@@ -91,35 +104,45 @@ class ReferenceAdapter(BaseAdapter):
         placement: "placement_pb2.Placement.ValueType",
         profile_settings: Mapping[str, Any],
     ) -> Evaluation:
-        """Any blueprint can run; the greeting's default is written out."""
-        return Evaluation(normalized_options={"greeting": "", **plain(blueprint.harness.options)})
+        """Any blueprint can run whose skills the profile has; the greeting's default is written out."""
+        try:
+            issues = skills.issues(blueprint.skills, skills.skills_of_profile(profile_settings))
+        except ConfigurationError as error:
+            issues = [error_pb2.Issue(path="harness.profile_id", code=error.code, message=error.message)]
+        return Evaluation(issues=issues, normalized_options={"greeting": "", **plain(blueprint.harness.options)})
 
     async def create_runtime(self, construction: RuntimeConstruction) -> HarnessRuntime:
-        """A runtime that holds the operator's and the author's settings, nothing else."""
+        """A runtime that holds the operator's and the author's settings, nothing else. Raises ConfigurationError for a skill that the agent cannot have."""
         return ReferenceRuntime(construction)
 
 
 class ReferenceRuntime(BaseRuntime):
     """One binding's runtime. What a turn knows of earlier ones it reads from thread state; only a conversation without any keeps its pause here."""
 
-    __slots__ = ("_allowed", "_durable", "_greeting", "_pause")
+    __slots__ = ("_allowed", "_durable", "_greeting", "_pause", "_skills")
 
     def __init__(self, construction: RuntimeConstruction) -> None:
         blueprint = construction.blueprint
         self._allowed = _allowed_steps(construction)
         self._greeting = str(construction.options.get("greeting", ""))
+        self._skills = skills.skills_of_agent(blueprint.skills, skills.skills_of_profile(construction.profile_settings))
         self._pause: Pause | None = None
         self._durable = blueprint.thread.persistence != blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL
 
     def stream(self, turn: Turn) -> AsyncIterator[event_pb2.EventDraft]:
-        """What the message says."""
+        """What the message says, once all of its files were read."""
+        files = Attachments(turn)
+        drafts = self._said(turn, files)
+        return _behind(files, drafts) if turn.files else drafts
+
+    def _said(self, turn: Turn, files: Attachments) -> AsyncIterator[event_pb2.EventDraft]:
         asked = parse(turn.message)
         self._pause = None
         if isinstance(asked, Burst):
             return burst.stream(asked)
         if isinstance(asked, Plain):
             return conversation.stream(turn, asked.text, self._greeting, durable=self._durable)
-        return script.stream(turn, asked, self._setting())
+        return script.stream(turn, asked, self._setting(), files)
 
     def resume(self, turn: Turn, decision: runtime_pb2.ResumeDecision) -> AsyncIterator[event_pb2.EventDraft]:
         """The script after the one that paused."""
@@ -133,10 +156,18 @@ class ReferenceRuntime(BaseRuntime):
         return runtime_pb2.PendingInterrupt(interrupt_id=pause.interrupt_id, revision=1, run_id=pause.run_id)
 
     def _setting(self) -> script.Setting:
-        return script.Setting(self._allowed, self._durable, self._paused)
+        return script.Setting(self._allowed, self._durable, self._skills, self._paused)
 
     def _paused(self, pause: Pause | None) -> None:
         self._pause = pause
+
+
+async def _behind(
+    files: Attachments, drafts: AsyncIterator[event_pb2.EventDraft]
+) -> AsyncIterator[event_pb2.EventDraft]:
+    await files.digests()
+    async for draft in drafts:
+        yield draft
 
 
 def _allowed_steps(construction: RuntimeConstruction) -> frozenset[str]:

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from google.protobuf import json_format
 
-from adapters.reference import calls, conversation, pause, probe
+from adapters.reference import calls, conversation, pause, probe, skills
+from adapters.reference.attachments import Attachments
 from adapters.reference.calls import Call, Waiting
 from adapters.reference.message import MAX_SECONDS, Script, Scripted, Step, number
 from adapters.reference.pause import Pause
@@ -32,9 +33,11 @@ Events = AsyncIterator[event_pb2.EventDraft]
 
 @dataclass(slots=True)
 class _Stage:
-    """Where a script plays: its turn, its namespace, and how many messages it has begun."""
+    """Where a script plays: its turn and what came with it, its namespace, and how many messages it has begun."""
 
     turn: Turn
+    files: Attachments
+    skills: Mapping[str, str]
     namespace: tuple[str, ...] = ()
     begun: list[int] = field(default_factory=lambda: [0])
     decision: runtime_pb2.ResumeDecision | None = None
@@ -52,10 +55,13 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What holds for all scripts of a runtime: the guarded steps that are allowed, whether there is thread state, and who is told of a pause."""
+    """What holds for all scripts of a runtime: the guarded steps that are allowed, whether there is thread state, the texts of the agent's skills by id,
+    and who is told of a pause.
+    """
 
     allowed: frozenset[str]
     durable: bool
+    skills: Mapping[str, str]
     paused: Callable[[Pause | None], None]
 
 
@@ -83,13 +89,13 @@ class _Paused(Exception):  # noqa: N818 - no error: the script ends here
         self.rest = rest or []
 
 
-async def stream(turn: Turn, asked: Scripted, setting: Setting) -> Events:
+async def stream(turn: Turn, asked: Scripted, setting: Setting, files: Attachments) -> Events:
     """Plays the script of this turn, then completes or pauses. Nothing is played if any step of it is refused."""
     memory = conversation.Memory()
     if asked.per_turn or _pauses(asked.scripts[0]):
         memory = await conversation.recall(turn, durable=setting.durable)
     act = _Act(asked.scripts, asked.per_turn, memory)
-    async for event in _perform(_Stage(turn), act, act.steps, setting):
+    async for event in _perform(_Stage(turn, files, setting.skills), act, act.steps, setting):
         yield event
 
 
@@ -109,7 +115,9 @@ async def resume(turn: Turn, decision: runtime_pb2.ResumeDecision, setting: Sett
         memory = conversation.Memory(waiting.turns, pause=waiting)
     act = _Act(waiting.scripts, waiting.per_turn, memory)
     steps = [*waiting.rest, *(act.steps if waiting.per_turn else [])]
-    async for event in _perform(_Stage(turn, decision=decision), act, steps, setting, waiting.calls):
+    # The conversation has had its files; they are read again only where a step asks for them.
+    stage = _Stage(turn, Attachments(turn), setting.skills, decision=decision)
+    async for event in _perform(stage, act, steps, setting, waiting.calls):
         yield event
 
 
@@ -236,7 +244,8 @@ async def _subagent(step: Step, stage: _Stage) -> Events:
     yield events.subagent_started(
         agent_id, call_id, str(agent.get("agent_name") or agent_id), namespace=stage.namespace
     )
-    inner = _Stage(stage.turn, (*stage.namespace, agent_id), stage.begun, stage.decision)
+    namespace = (*stage.namespace, agent_id)
+    inner = _Stage(stage.turn, stage.files, stage.skills, namespace, stage.begun, stage.decision)
     async for event in _play(agent.get("script", []), inner):
         yield event
     yield events.subagent_completed(agent_id, call_id, namespace=stage.namespace)
@@ -252,6 +261,16 @@ async def _interrupt(step: Step, stage: _Stage) -> Events:
 
 async def _decision(step: Step, stage: _Stage) -> Events:
     yield events.text(pause.told(stage.decision), message_id=stage.next_id("m"), namespace=stage.namespace)
+
+
+async def _file(step: Step, stage: _Stage) -> Events:
+    asked = step["files"] if "files" in step else step["file"]
+    yield events.text(await stage.files.told(asked), message_id=stage.next_id("m"), namespace=stage.namespace)
+
+
+async def _skill(step: Step, stage: _Stage) -> Events:
+    said = skills.used(step["skill"], stage.skills)
+    yield events.text(said, message_id=stage.next_id("m"), namespace=stage.namespace)
 
 
 async def _usage(step: Step, stage: _Stage) -> Events:
@@ -379,6 +398,9 @@ _STEPS: dict[str, Callable[[Step, _Stage], Events]] = {
     "subagent": _subagent,
     "interrupt": _interrupt,
     "decision": _decision,
+    "file": _file,
+    "files": _file,
+    "skill": _skill,
     "usage": _usage,
     "warning": _warning,
     "metadata": _metadata,

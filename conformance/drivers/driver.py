@@ -28,6 +28,16 @@ class Driver(ABC):
         """
         return ""
 
+    def skills(self) -> dict[str, str]:
+        """Skills that the settings of the profile give, each with a word that stands in it and nowhere else. Two at least, or none: then skills cannot be
+        looked at.
+        """
+        return {}
+
+    def blocked_skill(self) -> str:
+        """A skill that the settings name and no agent can use, because it is blocked or cannot be read. Empty: there is none."""
+        return ""
+
     @abstractmethod
     def message(self, *turns: Steps) -> str:
         """The message of a turn that plays the first of `turns`; each further one is played by the resume of the one before."""

@@ -27,6 +27,14 @@ class Guarded(Driver):
         """As the driver."""
         return self._asked("model_address", str, self._driver.model_address)
 
+    def skills(self) -> dict[str, str]:
+        """As the driver."""
+        return self._asked("skills", dict, self._driver.skills)
+
+    def blocked_skill(self) -> str:
+        """As the driver."""
+        return self._asked("blocked_skill", str, self._driver.blocked_skill)
+
     def message(self, *turns: Steps) -> str:
         """As the driver."""
         return self._asked("message", str, lambda: self._driver.message(*turns))

@@ -22,8 +22,13 @@ from conformance.scenario import (
     Step,
     Steps,
     TellDecision,
+    TellFiles,
     Think,
+    UseSkill,
 )
+
+_SKILLS = {"kit-tea": "Steep for three minutes: samovar.", "kit-coffee": "Grind before brewing: percolator."}
+_BLOCKED = "kit-cocoa"
 
 
 class ReferenceDriver(Driver):
@@ -32,8 +37,18 @@ class ReferenceDriver(Driver):
     name = "reference"
 
     def profile_settings(self, canary: str) -> dict[str, Any]:
-        """Faults are allowed, as in the profile `faults`."""
-        return {"allow_faults": True, "kit_note": canary}
+        """Faults are allowed, as in the profile `faults`; some skills, if the target reads them."""
+        skills: dict[str, Any] = {skill: {"text": text} for skill, text in _SKILLS.items()}
+        skills[_BLOCKED] = {"text": "Stir: marshmallow.", "blocked": "It is being looked at."}
+        return {"allow_faults": True, "kit_note": canary, "skills": skills}
+
+    def skills(self) -> dict[str, str]:
+        """Two, by the last word of each."""
+        return {skill: text.rpartition(" ")[2] for skill, text in _SKILLS.items()}
+
+    def blocked_skill(self) -> str:
+        """One that the operator blocks."""
+        return _BLOCKED
 
     def message(self, *turns: Steps) -> str:
         """A script, or scripts."""
@@ -79,6 +94,10 @@ def _step(step: Step) -> dict[str, Any]:
             return {"interrupt": {"approve": [_call(each) for each in calls], "prompt": prompt}}
         case TellDecision():
             return {"decision": True}
+        case TellFiles():
+            return {"files": True}
+        case UseSkill(skill_id):
+            return {"skill": skill_id}
         case Delegate(agent_id, steps):
             return {"subagent": {"agent_id": agent_id, "script": [_step(each) for each in steps]}}
         case FailWith():

@@ -3,6 +3,7 @@
 import itertools
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,8 @@ from google.protobuf import json_format
 
 from conformance.plane.broker import Tools, descriptors
 from conformance.plane.facades import MODEL, Facades
+from conformance.plane.files import AUDIENCE as FILES
+from conformance.plane.files import GivenFile, RunFiles
 from conformance.plane.observations import Observations
 from conformance.plane.rehearsals import is_rehearsal
 from conformance.plane.run import Draft, Run
@@ -58,8 +61,16 @@ class Binding:
     turn: int = 0
     incarnation: str = ""
     native_session_id: str = ""
+    # Skills that its agent names.
+    skills: tuple[str, ...] = ()
     # How many of its turns were rehearsals.
     rehearsed: int = 0
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether the target claims to take files; only then it is told where they are, as by a mesh."""
+        claims = self.setting.descriptor.capabilities
+        return any(key in claims and claims[key].level in (1, 2) for key in ("input.images", "input.documents"))
 
     # --- what calls carry ---
 
@@ -85,7 +96,7 @@ class Binding:
             placement=self.setting.placement,
             blueprint=self.blueprint(),
             tools=descriptors(),
-            facades=self.setting.facades.endpoints(),
+            facades=self.setting.facades.endpoints(files=self.takes_files),
             limits=self.limits,
         )
         json_format.ParseDict(self.setting.profile_settings, context.profile_settings)
@@ -99,6 +110,7 @@ class Binding:
             harness=blueprint_pb2.HarnessSelection(id=self.setting.descriptor.harness_id, profile_id="default"),
             thread=blueprint_pb2.ThreadSpec(persistence=blueprint_pb2.THREAD_PERSISTENCE_DURABLE),
         )
+        blueprint.skills.extend(self.skills)
         json_format.ParseDict(self.setting.options, blueprint.harness.options)
         # As a normalised blueprint has it: a call of a sensitive tool may have to wait, no other.
         blueprint.tools.approval_policy = blueprint_pb2.APPROVAL_POLICY_SENSITIVE_ONLY
@@ -168,8 +180,16 @@ class Binding:
 
     # --- turns ---
 
-    def run(self, message: str, *, seconds: float = TURN_SECONDS, turn: int | None = None, **changes: Any) -> Run:
-        """The next turn's run, not started yet. `seconds`: its deadline from now."""
+    def run(
+        self,
+        message: str,
+        *,
+        seconds: float = TURN_SECONDS,
+        turn: int | None = None,
+        files: Sequence[GivenFile] = (),
+        **changes: Any,
+    ) -> Run:
+        """The next turn's run with these files, not started yet. `seconds`: its deadline from now."""
         self.rehearsed += is_rehearsal(message)
         if turn is None:
             self.turn += 1
@@ -187,7 +207,11 @@ class Binding:
         given.deadline.FromMicroseconds(int((time.time() + seconds) * 1e6))
         run = Run(self.target, self, fence, given, self.incarnation)
         grants = self.setting.facades.grants
-        for audience, behind in (("state", self.thread), ("tool", self.tools)):
+        given.files.extend(file.ref() for file in files)
+        behinds: dict[str, Any] = {"state": self.thread, "tool": self.tools}
+        if files:
+            behinds[FILES] = RunFiles.of(files)
+        for audience, behind in behinds.items():
             token, grant = grants.issue(audience, fence, behind)
             given.tokens.append(
                 capability_token_pb2.CapabilityToken(audience=audience, value=token, expires_at=given.deadline)

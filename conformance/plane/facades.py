@@ -11,9 +11,12 @@ import grpc.aio
 from conformance.failure import TargetError
 from conformance.plane.broker import ToolBrokerServicer
 from conformance.plane.canary import Canaries
+from conformance.plane.files import AUDIENCE as FILES
+from conformance.plane.files import FileServicer
 from conformance.plane.grants import Grants
 from conformance.plane.state_service import ThreadStateServicer
 from harness.common.v1 import capability_token_pb2
+from harness.files.v1 import file_service_pb2_grpc
 from harness.state.v1 import thread_state_service_pb2_grpc
 from harness.tool.v1 import tool_broker_service_pb2_grpc
 
@@ -47,6 +50,7 @@ class Facades:
         self._server = server = grpc.aio.server(options=_OPTIONS)
         thread_state_service_pb2_grpc.add_ThreadStateServiceServicer_to_server(ThreadStateServicer(self.grants), server)
         tool_broker_service_pb2_grpc.add_ToolBrokerServiceServicer_to_server(ToolBrokerServicer(self.grants), server)
+        file_service_pb2_grpc.add_FileServiceServicer_to_server(FileServicer(self.grants), server)
         if self._by_socket:
             self._folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="hkit-"))
             self.address = f"unix:{self._folder / 'f.sock'}"
@@ -73,9 +77,11 @@ class Facades:
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder)
 
-    def endpoints(self) -> list[capability_token_pb2.FacadeEndpoint]:
-        """Where a runtime reaches them."""
+    def endpoints(self, *, files: bool) -> list[capability_token_pb2.FacadeEndpoint]:
+        """Where a runtime reaches them; `files`: whether its turns may bring any."""
         places = {"state": self.address, "tool": self.address, **({MODEL: self.model} if self.model else {})}
+        if files:
+            places[FILES] = self.address
         return [
             capability_token_pb2.FacadeEndpoint(audience=audience, address=address)
             for audience, address in places.items()

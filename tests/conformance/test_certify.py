@@ -43,7 +43,9 @@ async def test_the_reference_adapter_is_certified(start, folder):
     assert {claim["result"] for claim in claims} <= {"certified", "not_applicable", "not_verified"}
     unverified = {key for key, claim in document["capabilities"].items() if claim["result"] == "not_verified"}
     assert unverified == {"observability.redaction", "runtime.sandbox_isolation"}
-    assert document["capabilities"]["input.images"]["result"] == "not_applicable"
+    assert document["capabilities"]["tool.mcp"]["result"] == "not_applicable"
+    for key in ("input.images", "input.documents", "skills"):
+        assert document["capabilities"][key]["result"] == "certified"
     replicas = [case["figures"] for case in document["cases"] if case["id"] == "R5.6/another-replica"]
     assert replicas == [{"replica": "another process"}]
     suites = ET.parse(report / "junit.xml").getroot()  # noqa: S314 - our own
@@ -179,5 +181,5 @@ async def test_the_plugin_has_the_same_cases():
     async with hosted() as address:
         made = await ended(*suite, "--certify-target", address, *arguments)
     assert made.code == 0, made.out + made.err
-    assert "4 passed, 1 skipped" in made.out
+    assert "23 passed, 1 skipped" in made.out
     assert "observability.trace_propagation is unavailable" in made.out

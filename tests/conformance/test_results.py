@@ -73,10 +73,27 @@ def test_a_claim_that_fails_fails_the_whole():
 
 
 def test_a_claim_that_nothing_looks_at_is_never_certified_and_stops_nothing():
-    of = descriptor(skills="native", memory__semantic="native", stream__text="native")
+    of = descriptor(tool__mcp="native", memory__semantic="native", stream__text="native")
     whole, capabilities = judged(of, results(of))
     assert whole == CERTIFIED
-    assert capabilities["skills"].result == capabilities["memory.semantic"].result == NOT_VERIFIED
+    assert capabilities["tool.mcp"].result == capabilities["memory.semantic"].result == NOT_VERIFIED
+
+
+def test_a_rule_on_either_of_two_claims_applies_to_one_and_is_about_both():
+    documents = descriptor(input__documents="native", input__images="unsupported")
+    _, capabilities = judged(documents, results(documents))
+    assert capabilities["input.documents"].rules == tuple(f"R8.{number}" for number in range(3, 11))
+    assert capabilities["input.images"].result == NOT_APPLICABLE
+    both = descriptor(input__documents="native", input__images="native")
+    _, capabilities = judged(both, results(both, R8_4=FAILED))
+    assert capabilities["input.documents"].result == capabilities["input.images"].result == FAILED
+    neither = descriptor(input__documents="unsupported")
+    assert {
+        each.case.rule.id for each in results(neither) if each.result == PASSED and each.case.rule.section == 8
+    } == {"R8.1"}
+    # Nobody who claims no files is kept from a certificate by rules on them.
+    claimed = descriptor(input__documents="native")
+    assert judged(claimed, results(claimed, R8_4=NOT_VERIFIED))[0] == CERTIFIED
 
 
 def test_what_the_driver_cannot_say_is_not_verified():

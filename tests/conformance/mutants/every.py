@@ -1,6 +1,15 @@
 """All mutants, by the rule they break, and the rules that have none, each with the reason."""
 
-from tests.conformance.mutants import section_01, section_02, section_03, section_05, section_06, section_07, section_11
+from tests.conformance.mutants import (
+    section_01,
+    section_02,
+    section_03,
+    section_05,
+    section_06,
+    section_07,
+    section_08,
+    section_11,
+)
 from tests.conformance.mutants.mutant import Mutant
 
 SECTIONS = (
@@ -11,7 +20,8 @@ SECTIONS = (
     section_05.SECTION,
     section_06.SECTION,
     section_07.SECTION,
-    section_07.LIMITS,
+    section_08.SECTION,
+    section_08.SKILLS,
     section_11.SUBAGENTS,
     section_11.SECTION,
     section_11.LEAKS,

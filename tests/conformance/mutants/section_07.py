@@ -1,4 +1,4 @@
-"""Mutants of section 7, cancel, and of section 8, limits."""
+"""Mutants of section 7, cancel."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ from tests.conformance.mutants.mutant import STREAMS, Draft, Memory, Section
 from tests.conformance.mutants.wire import Call, Mutation, Refused, Responses
 
 SECTION = Section(7)
-LIMITS = Section(8)
 NONE = error_pb2.SIDE_EFFECT_STATUS_NONE
 
 
@@ -75,8 +74,3 @@ def _(response: Any, memory: Memory) -> None:
             failed.code, failed.message = "nobody_there", "Nobody follows the run."
             failed.category = error_pb2.ERROR_CATEGORY_UNAVAILABLE
             failed.side_effect_status = error_pb2.SIDE_EFFECT_STATUS_POSSIBLE
-
-
-@LIMITS.request("R8.1", "Cuts a message that is too long.", "StartRun")
-def _(request: Any, memory: Memory) -> None:
-    request.turn.message = request.turn.message.encode()[: 1024 * 1024].decode(errors="ignore")

@@ -24,6 +24,7 @@ from adapters.sdk.host.limits import HostLimits
 from adapters.sdk.serve import AdapterServer, serve_adapter, serve_worker
 from harness.adapter.v1 import adapter_service_pb2, descriptor_pb2
 from harness.common.v1 import capability_pb2
+from harness.files.v1 import file_service_pb2
 from harness.runtime.v1 import runtime_service_pb2
 from harness.state.v1 import thread_state_service_pb2
 from harness.tool.v1 import tool_broker_service_pb2
@@ -111,8 +112,9 @@ class Wire:
             await self._serve(self.address, lifecycle, lambda service: self._adapter.address),
             await self._serve(
                 self._facade_address,
-                [thread_state_service_pb2, tool_broker_service_pb2],
-                lambda service: self._facades["tool" if ".tool." in service else "state"],
+                [thread_state_service_pb2, tool_broker_service_pb2, file_service_pb2],
+                # harness.<audience>.v1.Service
+                lambda service: self._facades[service.split(".")[1]],
             ),
         ]
         self._stopping = asyncio.create_task(self._stop_with_adapter())
