@@ -1,5 +1,6 @@
 """What becomes of files and parts as time goes by: a real store, and a clock that is set."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class SetClock:
 class Shelf:
     """A library, its collector and its clock over one store."""
 
-    def __init__(self, records: RecordStore) -> None:
+    def __init__(self, records: RecordStore, *, max_total_bytes: int = 1 << 30) -> None:
         self.records = records
         self.clock = SetClock()
         store = FileStore(records)
@@ -47,7 +48,7 @@ class Shelf:
             Identity(b"identity-key-of-the-tests", "local"),
             self.clock,
             Transfers(limit=9, limit_of_binding=9),
-            Allowance(1 << 22, 100, 1 << 30),
+            Allowance(1 << 22, 100, max_total_bytes),
             Allowed(("text/plain",)),
             BackgroundTasks(),
             life_milliseconds=LIFE,
@@ -65,6 +66,10 @@ class Shelf:
     async def parts_after(self, milliseconds: int) -> int:
         self.clock.seconds += milliseconds / 1000
         await self.collector.turn()
+        return await self.parts()
+
+    async def parts(self) -> int:
+        """Kept now, whether anybody needs them or not."""
         return await self.records.count(FILE_PARTS, FILE_PARTS.indexes[1], (), at_most=MAX_PAGE)
 
 
@@ -104,6 +109,51 @@ async def test_a_file_that_is_kept_for_a_run_outlives_its_time(shelf: Shelf) -> 
     kept = await shelf.library.get("somebody", file_id)
     assert b"".join([part async for part in shelf.library.download(kept)]) == HALF.chunk + REST.chunk
     assert await shelf.parts_after(LIFE) == 0
+
+
+async def test_i35_what_is_refused_takes_no_room_until_it_is_collected(tmp_path: Path) -> None:
+    records = await open_record_store(f"sqlite://{tmp_path}/files.sqlite3", FILE_COLLECTIONS)
+    shelf = Shelf(records, max_total_bytes=2 << 20)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[Piece]:
+        yield HALF
+        begun.set()
+        await go_on.wait()
+        yield REST
+
+    async def endless() -> AsyncIterator[Piece]:
+        yield REST
+        for _ in range(3):
+            yield HALF
+        raise AssertionError("it was refused before")
+
+    first = asyncio.create_task(shelf.library.upload("somebody", Announced("n", "text/plain", 0, ""), slow()))
+    await begun.wait()
+    await shelf.upload(HALF, REST)
+    # Its room was there when it began, and another one has it by now.
+    go_on.set()
+    with pytest.raises(HarnessError, match="delete some"):
+        await first
+    # What does not say its size is refused once it is more than there is room for.
+    with pytest.raises(HarnessError, match="delete some"):
+        await shelf.library.upload("somebody", Announced("n", "text/plain", 0, ""), endless())
+    async with asyncio.timeout(90):
+        while await shelf.parts() > 2:  # noqa: ASYNC110 - the store signals nothing
+            await asyncio.sleep(0.005)
+    await records.close()
+
+
+async def test_a_file_that_goes_while_it_is_uploaded_again_is_not_answered(shelf: Shelf) -> None:
+    first, _ = await shelf.upload(REST, key="k")
+
+    async def deleting() -> AsyncIterator[Piece]:
+        await shelf.library.delete("somebody", first)
+        yield REST
+
+    with pytest.raises(HarnessError, match="try again"):
+        await shelf.library.upload("somebody", Announced("n", "text/plain", 0, "k"), deleting())
+    assert (await shelf.upload(REST, key="k"))[0] != first
 
 
 async def test_a_key_is_free_again_when_its_file_is_over(shelf: Shelf) -> None:

@@ -84,11 +84,12 @@ class Library:
         media_type = self._allowed.check(announced.media_type)
         self._allowance.check_size(announced.size)
         request_key = f"{owner_id}.{announced.client_request_id}" if announced.client_request_id else ""
-        known = await self._known(request_key)
+        known, files, used = await self._known(request_key), 0, 0
         if known is None:
             # Refused before the content is received, where that can be told.
-            await self._check_total(owner_id, one_more=max(announced.size, 1))
-        receiving = _Receiving(self, new_file_id(), media_type, announced, keep=known is None)
+            files, used = await self._used(owner_id)
+            self._allowance.check_total(files + 1, used + max(announced.size, 1))
+        receiving = _Receiving(self, new_file_id(), media_type, announced, (files, used), keep=known is None)
         try:
             size, digest = await receiving.receive(pieces)
             document: FileDocument = {
@@ -107,7 +108,13 @@ class Library:
             self._discard(receiving)
             raise
         # From here a write may come to an unknown end: the parts of what may be a file are left to the collector, which looks.
-        file = await self._kept(receiving.file_id, document, known)
+        try:
+            file = await self._kept(receiving.file_id, document, known)
+        except HarnessError as refusal:
+            if refusal.reason in (Reason.CAPACITY, Reason.IDEMPOTENCY_MISMATCH):
+                # I35: the file surely is not there; what was refused takes no room until the collector comes.
+                self._discard(receiving)
+            raise
         if file[1]["upload_id"] != receiving.upload_id:
             self._discard(receiving)
         return file
@@ -149,9 +156,10 @@ class Library:
             {"file_id": file_id, "upload_id": upload_id, "ordinal": ordinal, "check_at": check_at}, content
         )
 
-    def check_size(self, size: int) -> None:
-        """`body_too_large` beyond the bound of a file."""
+    def check_size(self, size: int, beside: tuple[int, int]) -> None:
+        """`body_too_large` beyond the bound of a file, `capacity` beyond that of a subject who has so many files and bytes beside it."""
         self._allowance.check_size(size)
+        self._allowance.check_total(beside[0] + 1, beside[1] + size)
 
     async def _delete_parts(self, upload_id: str) -> None:
         """Deletes the parts of an upload. What is left where this is cut off is found by age."""
@@ -168,12 +176,13 @@ class Library:
         if known is None and await self._store.insert(file_id, document):
             try:
                 # I35: of uploads that race for the last room, whoever sees both goes.
-                await self._check_total(document["owner_id"])
+                self._allowance.check_total(*await self._used(document["owner_id"]))
             except HarnessError:
                 await self._store.delete(file_id)
                 raise
             return file_id, document
-        known = known or await self._known(document.get("request_key", ""))
+        # Looked up again: while this upload was on its way, the file that was there when it began may have gone.
+        known = await self._known(document.get("request_key", ""))
         if known is None:
             raise HarnessError(Reason.UNAVAILABLE, "The upload met another one: try again.", retry_after=0.1)
         check_same_file(known[1], document["name"], document["media_type"], document["sha256"])
@@ -187,9 +196,9 @@ class Library:
         await self._store.delete(known[0])
         return None
 
-    async def _check_total(self, owner_id: str, *, one_more: int = 0) -> None:
-        """Errors: `capacity` when the subject has, or would have with one more of this size, more than it may."""
-        files, size = (1, one_more) if one_more else (0, 0)
+    async def _used(self, owner_id: str) -> tuple[int, int]:
+        """How many files the subject has, and bytes in them."""
+        files, size = 0, 0
         after: str | None = None
         while True:
             found, after = await self._store.page(owner_id, MAX_PAGE, after)
@@ -197,8 +206,7 @@ class Library:
                 if self._is_there(file):
                     files, size = files + 1, size + file["size"]
             if after is None:
-                break
-        self._allowance.check_total(files, size)
+                return files, size
 
     async def _owned(self, owner_id: str, file_id: str) -> FileDocument:
         file = await self._store.file(file_id)
@@ -231,14 +239,26 @@ class Library:
 
 
 class _Receiving:
-    """One upload on its way: at most two parts of it are in memory. With `keep` false it is only looked at: the file is there already."""
+    """One upload on its way: at most two parts of it are in memory. `beside`: files and bytes that its subject had when it began. With `keep` false it is
+    only looked at: the file is there already.
+    """
 
-    def __init__(self, library: Library, file_id: str, media_type: str, announced: Announced, *, keep: bool) -> None:
+    def __init__(
+        self,
+        library: Library,
+        file_id: str,
+        media_type: str,
+        announced: Announced,
+        beside: tuple[int, int],
+        *,
+        keep: bool,
+    ) -> None:
         self.file_id = file_id
         self.upload_id = new_nonce()
         self.parts = 0
         self._library = library
         self._announced = announced
+        self._beside = beside
         self._keep = keep
         self._check = ContentCheck(media_type)
         self._digest = sha256()
@@ -251,7 +271,7 @@ class _Receiving:
         async for piece in pieces:
             complete = piece.complete
             self._size += len(piece.chunk)
-            self._library.check_size(self._size)
+            self._library.check_size(self._size, self._beside)
             self._check.feed(piece.chunk)
             self._digest.update(piece.chunk)
             self._pending += piece.chunk
