@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from services.common.errors import HarnessError, Reason, internal
+from services.common.http_protocol import has_body
 from services.common.logs import get_logger, log_incident
 from services.common.tracing import TRACEPARENT, accept_traceparent, set_traceparent
 from services.gateway import metrics
@@ -21,7 +22,6 @@ from services.gateway.requests import (
     ClientGone,
     build_request,
     check_content_type,
-    has_body,
     header_values,
     read_body,
 )

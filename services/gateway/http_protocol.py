@@ -1,23 +1,20 @@
-"""uvicorn's HTTP protocol with the bounds it does not have: connections, request heads in bytes and seconds (I35)."""
+"""The gateway's connections: their bounds, how they are refused, and what a stream needs to know of its own (I35)."""
 
 # pyright: standard
 # uvicorn's protocol classes are only partly typed.
 
-import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from services.common.errors import HarnessError, Reason
+from services.common.http_protocol import Answer, BoundedHttpProtocol, Bounds, Fault
 from services.gateway import metrics
 from services.gateway.envelope import Reply, failure
-from services.gateway.requests import has_body
 from services.gateway.settings import GatewaySettings
 
 CONNECTION = "harness.connection"
 """The name of the connection among `scope["extensions"]`."""
-MAX_PIPELINED = 64
-"""Requests of one connection that may wait for the answer of the one before; with more, those are answered and the connection is closed."""
 
 
 class Connection:
@@ -39,157 +36,43 @@ class Connection:
         self._transport.abort()
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection. `limits` is set by `bounded`."""
-
-    limits: GatewaySettings
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._unread_bytes = 0
-        self._in_head = True
-        self._deaf = False
-        self._refusal: Reply | None = None
-        self._head_timer: asyncio.TimerHandle | None = None
+class GatewayHttpProtocol(BoundedHttpProtocol):
+    """One connection, counted, and known to the requests on it."""
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
         metrics.CONNECTIONS.inc()
-        if len(self.connections) > self.limits.max_connections:
-            self._refuse(
-                failure(
-                    HarnessError(
-                        Reason.CAPACITY, "All connections of this gateway are in use; try again.", retry_after=1.0
-                    ),
-                    close=True,
-                )
-            )
-        else:
-            self._arm()
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         metrics.CONNECTIONS.dec()
-        self._disarm()
         super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._deaf or self.transport.is_closing():
-            return
-        if self._in_head and self._head_timer is None:
-            self._arm()
-        self._unread_bytes += len(data)
-        super().data_received(data)
-        # The parser collects a header (or a trailer) until its end, so what is unfinished is bounded here.
-        if self._unread_bytes > self.limits.max_header_bytes and not self.transport.is_closing():
-            self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION: Connection(self)}  # type: ignore[typeddict-item]
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # The parser reports the trailers of a chunked body as headers, after the request was handed on: they are no part of its head,
-        # and must never become its credential.
-        if self._in_head:
-            super().on_header(name, value)
 
-    def on_body(self, body: bytes) -> None:
-        self._unread_bytes = 0
-        super().on_body(body)
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._unread_bytes = 0
-        self._disarm()
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > self.limits.max_header_bytes:
-            self._refusal = self._head_too_large()
-            raise ValueError("head too large")  # stops the parser, which reports it to data_received
-        if len(self.pipeline) >= MAX_PIPELINED:
-            # I35: what waits is a hundred times larger than the bytes it came in.
-            raise ValueError("too many requests at once")
-        parser: Any = self.parser
-        if parser.should_upgrade() and has_body(self.headers):
-            # The parser does not read the body of such a request, and would take what comes of it later for the next one.
-            self._refusal = _upgrade_with_body()
-            raise ValueError("upgrade with a body")
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._in_head = True
-        self._unread_bytes = 0
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._abort_unless_taken()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self._abort_unless_taken()
-
-    def _abort_unless_taken(self) -> None:
-        # I35: a transport that is closed with something still to be written waits for its reader, for ever if need be.
-        if self.transport.is_closing() and self.transport.get_write_buffer_size():
-            self.loop.call_later(self.limits.header_timeout_seconds, self.transport.abort)
-
-    def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for whatever is no HTTP; answered in the envelope like anything else."""
-        self._refuse(
-            self._refusal
-            or failure(
-                HarnessError(Reason.INVALID_REQUEST, "This is not a valid HTTP request."), status=400, close=True
-            )
-        )
-
-    def _head_too_large(self) -> Reply:
-        message = f"The request line and headers may have {self.limits.max_header_bytes} bytes together."
-        return failure(HarnessError(Reason.INVALID_REQUEST, message), status=431, close=True)
-
-    def _refuse(self, reply: Reply) -> None:
-        self._disarm()
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            if cycle.response_started:
-                # An answer is being written: nothing may come between.
-                self.transport.abort()
-                return
-            if not cycle.more_body:
-                # The whole requests before this one still get their answers, which this refusal would be taken for; then it is closed.
-                self._deaf = True
-                cycle.keep_alive = False
-                return
-        start = reply.start()
-        lines = [
-            STATUS_LINE[reply.status],
-            *(b"%b: %b\r\n" % header for header in start["headers"]),
-            b"\r\n",
-            reply.body,
-        ]
-        self.transport.write(b"".join(lines))
-        self.transport.close()
-        self._abort_unless_taken()
-
-    def _arm(self) -> None:
-        self._head_timer = self.loop.call_later(self.limits.header_timeout_seconds, self._head_out_of_time)
-
-    def _disarm(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _head_out_of_time(self) -> None:
-        self._head_timer = None
-        # While an answer is being written the client may say what it likes; the time between two requests is uvicorn's to watch.
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.abort()
-
-
-def _upgrade_with_body() -> Reply:
-    message = "This gateway speaks HTTP/1.1 only: send a request that has a body without the header Upgrade."
-    return failure(HarnessError(Reason.INVALID_REQUEST, message), status=400, close=True)
-
-
-def bounded(settings: GatewaySettings) -> type[BoundedHttpProtocol]:
+def protocol(settings: GatewaySettings) -> type[GatewayHttpProtocol]:
     """The protocol class with the bounds of these settings."""
-    return type("BoundedHttpProtocol", (BoundedHttpProtocol,), {"limits": settings})
+
+    def answer(fault: Fault) -> Answer:
+        reply = _reply(fault, settings)
+        return Answer(reply.status, reply.start()["headers"], reply.body)
+
+    bounds = Bounds(settings.max_connections, settings.max_header_bytes, settings.header_timeout_seconds)
+    return type("BoundGatewayHttpProtocol", (GatewayHttpProtocol,), {"bounds": bounds, "answer": staticmethod(answer)})
+
+
+def _reply(fault: Fault, settings: GatewaySettings) -> Reply:
+    match fault:
+        case Fault.ALL_CONNECTIONS_USED:
+            message = "All connections of this gateway are in use; try again."
+            return failure(HarnessError(Reason.CAPACITY, message, retry_after=1.0), close=True)
+        case Fault.HEAD_TOO_LARGE:
+            message, status = f"The request line and headers may have {settings.max_header_bytes} bytes together.", 431
+        case Fault.UPGRADE_WITH_BODY:
+            message = "This gateway speaks HTTP/1.1 only: send a request that has a body without the header Upgrade."
+            status = 400
+        case _:
+            message, status = "This is not a valid HTTP request.", 400
+    return failure(HarnessError(Reason.INVALID_REQUEST, message), status=status, close=True)

@@ -94,14 +94,6 @@ def check_content_type(headers: Headers) -> None:
             raise Refused(415, "The request body must be application/json in UTF-8.")
 
 
-def has_body(headers: Headers) -> bool:
-    """Whether the head announces a body."""
-    return any(
-        (name == b"content-length" and value.strip(b"0 ") != b"") or name == b"transfer-encoding"
-        for name, value in headers
-    )
-
-
 def build_request(
     operation: Operation, path_values: Sequence[str], query: bytes, body: bytes | None, headers: Headers
 ) -> Message:

@@ -1,24 +1,19 @@
 """The process: socket, uvicorn, readiness, and the order of a stop (I32, I33)."""
 
-import asyncio
-import contextlib
 import resource
 import socket
-from collections.abc import Generator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
-
-import uvicorn
 
 from services.common.errors import ConfigurationError
+from services.common.http_server import serve_http
 from services.common.logs import get_logger
 from services.common.metrics import MetricsListener
 from services.common.process import Process
 from services.common.sockets import PRIVATE, prepare_unix_socket, private_umask
 from services.gateway.app import Gateway
 from services.gateway.content import Transfers
-from services.gateway.http_protocol import bounded
+from services.gateway.http_protocol import protocol
 from services.gateway.operational import Operational
 from services.gateway.operations import public_operations
 from services.gateway.settings import GatewaySettings
@@ -55,63 +50,16 @@ async def serve(process: Process[GatewaySettings]) -> None:
         streams = Streams(upstream, settings)
         operational = Operational(upstream, operations, process.stop_requested)
         gateway = Gateway(settings, operations, upstream, streams, Transfers(upstream, settings), operational.pages())
-        server = _Server(_config(gateway, settings))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        started = asyncio.create_task(server.has_started.wait())
-        await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            started.cancel()
-            serving.result()
-            raise RuntimeError("the HTTP server ended while it started")
-        process.announce_ready(address=address)
-        await process.stop_requested.wait()
-        await _stop(process, server, serving, streams)
-
-
-async def _stop(
-    process: Process[GatewaySettings], server: "_Server", serving: "asyncio.Task[None]", streams: Streams
-) -> None:
-    await streams.close()
-    server.should_exit = True
-    impatient = asyncio.create_task(process.stop_now.wait())
-    await asyncio.wait((serving, impatient), return_when=asyncio.FIRST_COMPLETED)
-    server.force_exit = True
-    impatient.cancel()
-    await serving
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: the process has its own."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.has_started = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.has_started.set()
-
-
-def _config(gateway: Gateway, settings: GatewaySettings) -> uvicorn.Config:
-    application: Any = gateway
-    return uvicorn.Config(
-        application,
-        http=bounded(settings),
-        ws="none",
-        loop="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=settings.keep_alive_timeout_seconds,
-        timeout_graceful_shutdown=max(1, int(settings.shutdown_grace_seconds)),
-    )
+        await serve_http(
+            process,
+            gateway,
+            protocol(settings),
+            listener,
+            address,
+            backlog=BACKLOG,
+            keep_alive_seconds=settings.keep_alive_timeout_seconds,
+            before_stop=streams.close,
+        )
 
 
 def _with_open_files(settings: GatewaySettings) -> GatewaySettings:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from services.common.errors import HarnessError, Reason
-from services.gateway.http_protocol import MAX_PIPELINED
+from services.common.http_protocol import MAX_PIPELINED
 from services.gateway.requests import MAX_BODIES
 from tests.gateway.conftest import API_TOKEN, SECOND_API_TOKEN, Running, headers, run_gateway, toy_mesh
 from tests.gateway.toy_mesh import CANARY, delta
@@ -481,7 +481,7 @@ async def test_services_that_are_away_are_503_and_found_again(gateway: Running) 
         assert int(response.headers["retry-after"]) >= 1
         ready = await client.get("/readyz")
         assert ready.status_code == 503
-        assert ready.json()["data"]["services"] == {"catalog": "unavailable", "runs": "unavailable"}
+        assert ready.json()["data"]["services"] == dict.fromkeys(("catalog", "runs", "sessions"), "unavailable")
         assert (await client.get("/healthz")).status_code == 200
         await gateway.mesh.start()
         await eventually(lambda: client.get("/readyz"))
