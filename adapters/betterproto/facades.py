@@ -23,9 +23,10 @@ from adapters.betterproto.errors import Details, Failure, wrong
 from adapters.betterproto.runs import Run
 
 CALL_SECONDS = 30.0
-# How long a call waits for the executor that is taking the run over, and is made again while the facade is away.
+# How long a call waits for the executor that is taking the run over.
 TAKEOVER_SECONDS = 15.0
-AWAY_SECONDS = 10.0
+# How long a call is made again while the facade of this audience is away.
+AWAY_SECONDS = {"state": 10.0, "tool": 30.0}
 AWAY_PAUSE_SECONDS = 0.1
 MAX_CHANNELS = 16
 MAX_HEAD_BYTES = 64 * 1024 * 1024
@@ -71,6 +72,7 @@ class Facade:
         self._addresses = [facade.address for facade in context.facades if facade.audience == audience]
         self._token = next((token.value for token in turn.tokens if token.audience == audience), "")
         self._run, self._fence, self._channels = run, fence, channels
+        self._away_seconds = AWAY_SECONDS[audience]
 
     @property
     def connected(self) -> bool:
@@ -81,7 +83,7 @@ class Facade:
         self, made: Callable[[Channel, Fence, dict[str, str]], Awaitable[T]], seconds: float | None = CALL_SECONDS
     ) -> T:
         """What `made` answers within `seconds`; None: until the run ends. It is made again while the run is being taken over or the facade is away."""
-        tries, away_until = 0, time.monotonic() + AWAY_SECONDS
+        tries, away_until = 0, 0.0
         while True:
             generation = self._run.generation
             channel = self._channels.to(self._addresses[tries % len(self._addresses)])
@@ -89,21 +91,15 @@ class Facade:
             try:
                 async with asyncio.timeout(seconds):
                     return await made(channel, fence, {"authorization": f"Bearer {self._token}"})
-            except (OSError, StreamTerminatedError):
-                # TimeoutError is an OSError: a facade that does not answer is away as well.
+            except (OSError, StreamTerminatedError, GRPCError) as error:
+                if not _is_away(error):
+                    stale = isinstance(error, GRPCError) and _is_being_taken_over(error)
+                    if stale and await self._run.newer_executor(generation, TAKEOVER_SECONDS):
+                        continue
+                    raise
+                away_until = away_until or time.monotonic() + self._away_seconds
                 if time.monotonic() > away_until:
                     raise
-            except GRPCError as error:
-                # With details the facade itself has answered; without them nobody is there.
-                away = error.status is Code.UNAVAILABLE and not error.details
-                if away and time.monotonic() <= away_until:
-                    pass
-                elif not _is_being_taken_over(error) or not await self._run.newer_executor(
-                    generation, TAKEOVER_SECONDS
-                ):
-                    raise
-                else:
-                    continue
             tries += 1
             await asyncio.sleep(AWAY_PAUSE_SECONDS)
 
@@ -214,6 +210,15 @@ class ToolBroker:
 def value_of(result: Json) -> Value | None:
     """A JSON value as the wire has it; None stays absent."""
     return None if result is None else Value.from_dict(result)
+
+
+def _is_away(error: Exception) -> bool:
+    if not isinstance(error, GRPCError):
+        return True  # the connection broke, or nothing came in time
+    # With an ErrorInfo the facade itself has answered, and says whether to come again; without one nobody is there.
+    info = _info(error)
+    away = error.status in (Code.UNAVAILABLE, Code.CANCELLED)
+    return away and (info is None or info.metadata.get("retryable") == "true")
 
 
 def _is_being_taken_over(error: GRPCError) -> bool:

@@ -24,7 +24,7 @@ AWAY_SECONDS = 10.0
 """How long a call is made again while the facade is away, as when it is restarted."""
 PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5)
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-"""How a call ends whose server is gone, or goes. Every call may be made again: its effect has a key."""
+"""How a call ends whose server is gone, or goes (see `_is_away`). Every call may be made again: its effect has a key."""
 CLOSE_SECONDS = 30.0
 """How long calls of a channel that was given up may still take."""
 
@@ -84,8 +84,8 @@ async def fenced(
     away_seconds: float | None = None,
 ) -> T:
     """The answer. A call refused because the run is being taken over waits for the new executor and is made again: the work goes on (I10). So does it
-    where the facade is away: the call is made again, at another replica if there is one, within a bound (I34). Raises what `failed` makes of any
-    other status.
+    where the facade is away: the call is made again, at another replica if there is one, until `away_seconds` (10) after it was found away first
+    (I34). Raises what `failed` makes of any other status.
     """
     may_repeat, tries, away_since = True, 0, 0.0
     clock = asyncio.get_running_loop().time
@@ -95,7 +95,7 @@ async def fenced(
         try:
             return await call(access, fence)
         except grpc.aio.AioRpcError as error:
-            if error.code() in AWAY:
+            if _is_away(error):
                 away_since = away_since or clock()
                 if clock() - away_since >= access.deadline.remaining(bound):
                     raise failed(error) from None
@@ -129,6 +129,14 @@ def information_of(status: status_pb2.Status | None) -> error_details_pb2.ErrorI
         if detail.Unpack(information):
             break
     return information
+
+
+def _is_away(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the facade is gone, or goes, or cannot answer now and says that it may be asked again. One that is there and refuses is not away."""
+    if error.code() not in AWAY:
+        return False
+    information = information_of(status_of(error))
+    return not information.reason or information.metadata.get("retryable") == "true"
 
 
 def _is_being_taken_over(error: grpc.aio.AioRpcError) -> bool:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.runtime.v1 import runtime_service_pb2 as pb2
 from tests.adapters.malformed import taken
+from tests.adapters.patience import check_patience
 from tests.adapters.status import drained, refused
 from tests.adapters.tool_broker import TOKEN, brokered, success, tool, waits
 
@@ -388,6 +390,10 @@ async def test_the_log_has_types_and_places_and_nothing_of_what_passes_through(b
     log = (folder / "go.log").read_text()
     assert "run_failed" in log, log
     assert canary not in log
+
+
+async def test_i34_a_call_that_its_facade_refuses_for_good_is_not_made_again(adapter: GoAdapter):
+    await check_patience(partial(client_of, adapter))
 
 
 async def test_no_constraint_of_the_contracts_can_be_broken(adapter: GoAdapter):

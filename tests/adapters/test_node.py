@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.runtime.v1 import runtime_service_pb2 as pb2
 from tests.adapters.malformed import taken
+from tests.adapters.patience import check_patience
 from tests.adapters.processes import AdapterProcess
 from tests.adapters.status import details, drained, refused
 from tests.sessions.processes import Client, Sessions, fence_of, token_of
@@ -431,6 +433,10 @@ async def test_i10_a_write_during_a_takeover_is_made_again_for_the_next_executor
         drafts = await client.follow(client.attach(fence, 1), fence)
         assert kinds(drafts) == ["run.completed"]
         assert len(drafts[0].pending_head.part_refs) == 2
+
+
+async def test_i34_a_call_that_its_facade_refuses_for_good_is_not_made_again(process):
+    await check_patience(partial(client_of, process))
 
 
 async def test_no_constraint_of_the_contracts_can_be_broken(process):

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 from google.protobuf import json_format
 
 from adapters.reference.adapter import ReferenceAdapter
-from adapters.sdk import events, tools
+from adapters.sdk import events, facade, tools
 from adapters.sdk.cancellation import CancellationToken, Deadline
 from adapters.sdk.errors import AuthorizationError
 from adapters.sdk.facade import FacadeAccess
@@ -18,6 +19,7 @@ from harness.common.v1 import blueprint_pb2, fence_pb2
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from services.common.errors import FieldIssue, HarnessError, Reason, invalid_request
+from tests.adapters.patience import check_patience
 from tests.adapters.scripted import steered
 from tests.adapters.test_interrupts import decision
 from tests.adapters.tool_broker import TOKEN, brokered, error, rejected, success, tool, waits
@@ -214,6 +216,14 @@ async def test_i34_a_call_is_made_again_while_its_broker_is_away_or_has_no_room(
         drafts = await play(broker, call("c1", "calculator", SUM))
     assert kinds(drafts) == ["tool.started", "tool.completed", "run.completed"]
     assert broker.calls == [("c1", "calculator", SUM)] * 3
+
+
+async def test_i34_a_call_that_its_facade_refuses_for_good_is_not_made_again():
+    await check_patience(partial(served, ReferenceAdapter, persistence=blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL))
+
+
+def test_the_facades_are_waited_for_as_long_as_their_contracts_say():
+    assert (tools.AWAY_SECONDS, facade.AWAY_SECONDS) == (30, 10)
 
 
 async def test_i35_a_broker_that_never_has_room_costs_its_own_call(monkeypatch):

@@ -15,9 +15,10 @@ import (
 const (
 	// takeoverBound is how long a call waits for the executor that takes the run over: three times a lease's default.
 	takeoverBound = 15 * time.Second
-	// awayBound is how long a call is made again while the facade is away, as when it is restarted.
-	awayBound = 10 * time.Second
-	pause     = 100 * time.Millisecond
+	// stateAwayBound and toolAwayBound are how long a call is made again while the facade is away, as when it is restarted.
+	stateAwayBound = 10 * time.Second
+	toolAwayBound  = 30 * time.Second
+	pause          = 100 * time.Millisecond
 	// staleLease is the reason of a call whose fence is older than what is committed.
 	staleLease = "STALE_LEASE"
 )
@@ -62,9 +63,10 @@ func NewAccess(
 }
 
 // fenced makes a call that may be repeated. One refused because the run is being taken over waits for the new executor
-// and is made again (I10); one to a facade that is away is made again, at the next replica if there is one (I34).
+// and is made again (I10); one to a facade that is away is made again, at the next replica if there is one, until the
+// bound has passed since it was found away first (I34).
 func (a *Access) fenced(
-	ctx context.Context, call func(context.Context, grpc.ClientConnInterface, *commonv1.Fence) error,
+	ctx context.Context, bound time.Duration, call func(context.Context, grpc.ClientConnInterface, *commonv1.Fence) error,
 ) error {
 	authorised := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+a.token)
 	var awaySince time.Time
@@ -81,7 +83,7 @@ func (a *Access) fenced(
 			if awaySince.IsZero() {
 				awaySince = time.Now()
 			}
-			if time.Since(awaySince) > awayBound {
+			if time.Since(awaySince) > bound {
 				return err
 			}
 			if err := sleep(ctx, pause); err != nil {
@@ -100,10 +102,14 @@ func (a *Access) fenced(
 	}
 }
 
-// isAway says whether a call ended as those do whose server is gone, or goes.
+// isAway says whether a call ended as those do whose server is gone, or goes. One that is there and refuses says why, and
+// whether to come again.
 func isAway(err error) bool {
-	code := status.Code(err)
-	return code == codes.Unavailable || code == codes.Canceled
+	if code := status.Code(err); code != codes.Unavailable && code != codes.Canceled {
+		return false
+	}
+	info := infoOf(err)
+	return info.GetReason() == "" || info.GetMetadata()["retryable"] == "true"
 }
 
 // isBeingTakenOver says whether nothing but the run's generation was too old: then the facade calls it retryable.

@@ -52,7 +52,7 @@ func (t *ThreadState) Load(ctx context.Context) (*Head, error) {
 	ctx, cancel := context.WithTimeout(ctx, stateBound)
 	defer cancel()
 	var head *Head
-	err := t.access.fenced(ctx, func(ctx context.Context, conn grpc.ClientConnInterface, fence *commonv1.Fence) (err error) {
+	err := t.access.fenced(ctx, stateAwayBound, func(ctx context.Context, conn grpc.ClientConnInterface, fence *commonv1.Fence) (err error) {
 		head, err = load(ctx, conn, fence)
 		return err
 	})
@@ -109,7 +109,7 @@ func (t *ThreadState) Write(ctx context.Context, data []byte, codec, key string,
 	ctx, cancel := context.WithTimeout(ctx, stateBound)
 	defer cancel()
 	var reference string
-	err := t.access.fenced(ctx, func(ctx context.Context, conn grpc.ClientConnInterface, fence *commonv1.Fence) (err error) {
+	err := t.access.fenced(ctx, stateAwayBound, func(ctx context.Context, conn grpc.ClientConnInterface, fence *commonv1.Fence) (err error) {
 		reference, err = write(ctx, conn, &statev1.WritePartsRequest{Fence: fence, Codec: codec, IdempotencyKey: key}, data)
 		return err
 	})
@@ -157,7 +157,7 @@ func (t *ThreadState) MarkUncertain(ctx context.Context) (committed bool, err er
 	}
 	ctx, cancel := context.WithTimeout(ctx, stateBound)
 	defer cancel()
-	err = t.access.fenced(ctx, func(ctx context.Context, conn grpc.ClientConnInterface, fence *commonv1.Fence) error {
+	err = t.access.fenced(ctx, stateAwayBound, func(ctx context.Context, conn grpc.ClientConnInterface, fence *commonv1.Fence) error {
 		request := &statev1.MarkUncertainRequest{Fence: fence}
 		response, err := statev1.NewThreadStateServiceClient(conn).MarkUncertain(ctx, request)
 		committed = response.GetAlreadyCommitted()

@@ -89,7 +89,7 @@ func (t *Tools) Invoke(
 	}
 	full := 0
 	for {
-		err := t.access.fenced(ctx, invoke)
+		err := t.access.fenced(ctx, toolAwayBound, invoke)
 		switch {
 		case err == nil && response.GetApprovalRequired() != nil:
 			return nil, response.GetApprovalRequired(), nil

@@ -10,8 +10,9 @@ import type { Target } from "./rpc.js";
 
 /** How long a call waits for the executor that is taking the run over: three times a lease's default. */
 const TAKEOVER = 15_000;
+export type Audience = "state" | "tool";
 /** How long a call is made again while the facade is away, as when it is restarted. */
-const AWAY = 10_000;
+const AWAY: Readonly<Record<Audience, number>> = { state: 10_000, tool: 30_000 };
 const PAUSES = [20, 50, 100, 200, 500] as const;
 const CALL = 30_000;
 
@@ -32,8 +33,16 @@ export class FacadeAccess {
   readonly #fence: Fence;
   readonly #token: string;
   readonly #run: RunView;
+  readonly #audience: Audience;
 
-  constructor(clients: readonly (() => grpc.Client)[], fence: Fence, token: string, run: RunView) {
+  constructor(
+    audience: Audience,
+    clients: readonly (() => grpc.Client)[],
+    fence: Fence,
+    token: string,
+    run: RunView,
+  ) {
+    this.#audience = audience;
     this.#clients = clients;
     this.#fence = fence;
     this.#token = token;
@@ -72,7 +81,7 @@ export class FacadeAccess {
         if (!isServiceError(error)) throw error;
         if (isAway(error)) {
           awaySince ??= performance.now();
-          if (performance.now() - awaySince >= AWAY) throw error;
+          if (performance.now() - awaySince >= AWAY[this.#audience]) throw error;
           await sleep(PAUSES[Math.min(Math.floor(attempt / this.#clients.length), PAUSES.length - 1)], undefined, {
             signal: this.signal,
           });

@@ -10,7 +10,7 @@ import type {
   RuntimeContext,
   TurnInput,
 } from "../../gen/harness/runtime/v1/runtime_pb.js";
-import { FacadeAccess } from "../facade/access.js";
+import { type Audience, FacadeAccess } from "../facade/access.js";
 import type { FacadeChannels } from "../facade/channels.js";
 import { ThreadState } from "../facade/thread.js";
 import { Tools } from "../facade/tools.js";
@@ -123,13 +123,14 @@ export class RuntimeSlot {
     };
   }
 
-  #access(audience: string, run: Run, fence: Fence, turn: TurnInput): FacadeAccess | undefined {
+  #access(audience: Audience, run: Run, fence: Fence, turn: TurnInput): FacadeAccess | undefined {
     const addresses = this.#context.facades
       .filter((facade) => facade.audience === audience)
       .map((facade) => facade.address);
     const token = turn.tokens.find((each) => each.audience === audience)?.value;
     if (addresses.length === 0 || token === undefined) return undefined;
     return new FacadeAccess(
+      audience,
       addresses.map((address) => () => this.#channels.client(address)),
       fence,
       token,
