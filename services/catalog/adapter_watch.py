@@ -176,7 +176,7 @@ class AdapterWatch:
             return
         self._slow_answers = 0
         if report.status in (HEALTH_STATUS_HEALTHY, HEALTH_STATUS_DEGRADED):
-            well = replace(seen, availability=pb.AVAILABILITY_AVAILABLE, reason="", health=report)
+            well = replace(seen, availability=pb.AVAILABILITY_AVAILABLE, reason=_what_is_short(report), health=report)
             self._set(replace(well, looked_at=self._pace.clock()))
         else:
             self._away(replace(seen, health=report), _why_unwell(report))
@@ -253,6 +253,14 @@ def _admit(harness_id: str, said: Descriptor) -> KnownDescriptor | DescriptorRef
         return admit(harness_id, said)
     except DescriptorRefused as error:
         return error
+
+
+def _what_is_short(report: HealthReport) -> str:
+    """What an operator reads of an adapter that works in part: the first such check that says why; empty: nothing is short."""
+    for check in report.checks:
+        if check.status == HEALTH_STATUS_DEGRADED and check.reason:
+            return f"Works in part ({check.name}): {check.reason}"[:500]
+    return ""
 
 
 def _why_unwell(report: HealthReport) -> str:

@@ -254,7 +254,8 @@ def wanted(name, version_range=""):
 
 def test_dependencies_are_looked_up_where_they_are_installed():
     assert dependency_problem([wanted("grpcio"), wanted("protobuf", ">=1.0")]) == ""
-    assert dependency_problem([wanted("no-such-package")]) == "The package no-such-package is not installed."
+    missing = "The package no-such-package is not installed: install it, or the extra of the adapter that brings it."
+    assert dependency_problem([wanted("no-such-package")]) == missing
     assert "the adapter needs >=999" in dependency_problem([wanted("grpcio", ">=999")])
 
 

@@ -185,6 +185,8 @@ async def test_health_is_passed_on_without_what_may_not_be_shown(host: Host, sta
     assert CANARY not in health.report.checks[0].reason
     assert health.report.checks[0].reason
     assert health.report.capacity.limit == 8
+    listed = (await client.harness()).reason
+    assert listed == f"Works in part (provider): {health.report.checks[0].reason}"
     unwell = {"name": "configuration", "status": "HEALTH_STATUS_UNHEALTHY", "reason": "There is no key: set KEY_FILE."}
     adapter.says["health"] = {"status": "HEALTH_STATUS_UNHEALTHY", "checks": [unwell]}
     health = await until(client.health, lambda health: not is_available(health))

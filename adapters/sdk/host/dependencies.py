@@ -16,7 +16,9 @@ def dependency_problem(dependencies: Iterable[descriptor_pb2.DependencyRequireme
         try:
             installed = metadata.version(wanted.name)
         except (metadata.PackageNotFoundError, ValueError):
-            return f"The package {wanted.name} is not installed."
+            return (
+                f"The package {wanted.name} is not installed: install it, or the extra of the adapter that brings it."
+            )
         if not fits(installed, wanted.version_range):
             return f"The package {wanted.name} is of version {installed}; the adapter needs {wanted.version_range}."
     return ""
