@@ -261,6 +261,8 @@ class ToolCall:
             if not shows_first:
                 self.approval = answer.approval
                 return
+            # The broker's record of this id goes on waiting, and nobody will be asked about it: a model that makes the call again does so under
+            # another id, and that one is asked about. The record goes with its run.
             answer = failed(
                 self._id, "approval_needed", "The call needs an approval that it did not need before: make it again."
             )

@@ -1,6 +1,9 @@
 """Runs are cancelled over real gRPC at every boundary, and at their deadline (I12)."""
 
 import asyncio
+from contextlib import suppress
+
+from structlog.testing import capture_logs
 
 from adapters.sdk import errors, events
 from adapters.sdk.testing import END, kinds, text_of
@@ -128,6 +131,77 @@ async def test_late_events_after_a_cancel_are_discarded():
         assert kinds(await client.follow(client.attach(fence, 1))) == ["run.cancelled"]
         await until(lambda: adapter.ended)
         assert kinds(await client.follow(client.attach(fence, 1))) == ["run.cancelled"]
+
+
+async def test_late_events_of_a_provider_that_never_ends_are_counted_while_it_goes_on():
+    said, release = asyncio.Event(), asyncio.Event()
+
+    async def play(turn):
+        yield events.text("a")
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        for number in range(25):
+            yield events.text(f"late {number}")
+        said.set()
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+
+    adapter, context = steered(play)
+    with capture_logs() as logged:
+        async with context as client:
+            await client.create()
+            fence = client.fence(1, "r1")
+            call = client.start(fence, client.input("x"))
+            await call.read()
+            await client.cancel(fence)
+            await asyncio.wait_for(said.wait(), 90)
+
+            def counted() -> list[int]:
+                lines = [line for line in logged if line["event"] == "late_events_discarded"]
+                assert all(line["run_id"] == "r1" for line in lines)
+                return [line["count"] for line in lines]
+
+            assert not adapter.ended
+            assert counted() == [1, 10]
+            release.set()
+            await until(lambda: adapter.ended)
+    assert counted() == [1, 10, 25]
+
+
+async def test_i23_a_provider_that_says_more_and_more_while_it_is_told_to_stop_holds_nobody_up():
+    """It never waits for anything, so that nothing but the host's own pauses lets others work."""
+    flooding = asyncio.Event()
+
+    async def play(turn):
+        yield events.text("a")
+        await flooding.wait()
+        while True:
+            yield events.text("more")
+
+    adapter, context = steered(play)
+    async with context as client:
+        await client.create()
+        others_turn = asyncio.Event()
+
+        async def cancel(self, reason):
+            flooding.set()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            others_turn.set()
+            return errors.POSSIBLE_SIDE_EFFECTS
+
+        kind = type(adapter.runtimes[0])
+        kind.cancel, before = cancel, kind.cancel
+        try:
+            fence = client.fence(1, "r1")
+            call = client.start(fence, client.input("x"))
+            await call.read()
+            await client.cancel(fence)
+            assert others_turn.is_set()
+            assert kinds(await client.follow(client.attach(fence, 1))) == ["run.cancelled"]
+        finally:
+            kind.cancel = before
 
 
 async def test_a_provider_that_ignores_everything_is_given_up_and_its_runtime_takes_no_more():

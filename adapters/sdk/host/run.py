@@ -15,6 +15,7 @@ from adapters.sdk.host import refusal
 from adapters.sdk.host.background import Background
 from adapters.sdk.host.buffer import DraftBuffer
 from adapters.sdk.host.hooks import RunHooks, Stream
+from adapters.sdk.host.late import LateEvents
 from adapters.sdk.host.limits import FlowLimits, HostLimits
 from adapters.sdk.host.memory import DraftMemory
 from adapters.sdk.lifecycle import ProtocolViolation, RunLifecycle, missing_terminal
@@ -55,7 +56,7 @@ class HostedRun:
         self.side_effects: error_pb2.SideEffectStatus.ValueType = NO_SIDE_EFFECTS
         # Whether the provider ignored its cancellation and may still be at work.
         self.abandoned = False
-        self.discarded = 0
+        self._late = LateEvents(run_id)
         self._deadline = deadline
         self._flow = flow
         self._limits = limits
@@ -282,8 +283,7 @@ class HostedRun:
         finally:
             if self._deadline_timer is not None:
                 self._deadline_timer.cancel()
-            if self.discarded:
-                _log.warning("late_events_discarded", run_id=self.run_id, count=self.discarded)
+            self._late.end()
             # The turn's input and tokens are not kept longer than they are of use.
             self._hooks = None
             hooks.released()
@@ -293,8 +293,13 @@ class HostedRun:
         try:
             await self._wait_for_space()
             async for draft in stream:
+                count += 1
+                if count >= DRAFTS_PER_SLICE:
+                    # I23: also of a run that is over, whose provider may say what it likes until it is stopped.
+                    count = 0
+                    await asyncio.sleep(0)
                 if self._closed:
-                    self.discarded += 1
+                    self._late.add()
                     continue
                 entries = accept(draft)
                 if len(entries) == 1 and entries[0] is draft:
@@ -306,10 +311,6 @@ class HostedRun:
                     full = await self._admit(entries, hooks)
                 if full:
                     await self._wait_for_space()
-                count += 1
-                if count >= DRAFTS_PER_SLICE:
-                    count = 0
-                    await asyncio.sleep(0)
         finally:
             await self._close(stream)
         if not self._closed:
@@ -319,7 +320,9 @@ class HostedRun:
         for entry in entries:
             admitted = await hooks.admit(entry)
             # Once a cancel has begun, its terminal is the only event that may still come.
-            if admitted is not None and not self.token.is_cancelled:
+            if self.token.is_cancelled:
+                self._late.add()
+            elif admitted is not None:
                 self._buffer.append(admitted)
         if self._lifecycle.ended:
             self._closed = True
