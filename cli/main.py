@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.commands import agents, harnesses, runs, sessions
+from cli.commands import agents, harnesses, runs, sandboxes, sessions
 from cli.commands.certify import certify
 from cli.commands.status import status
 from cli.commands.up import up
@@ -39,6 +39,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(agents.app, name="agents")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(harnesses.app, name="harnesses")
+app.add_typer(sandboxes.app, name="sandboxes")
 
 
 def _version(value: bool) -> None:

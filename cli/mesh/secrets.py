@@ -23,10 +23,15 @@ class SecretFiles:
     verify_key: Path
 
 
+def service_token_file(folder: Path) -> Path:
+    """Where the token is that the services of the mesh ask each other for."""
+    return folder / "service-token"
+
+
 def secret_files(folder: Path) -> SecretFiles:
     """The files, made now if they are not there."""
     files = SecretFiles(
-        folder / "service-token",
+        service_token_file(folder),
         folder / "identity-key",
         folder / "capability-key.pem",
         folder / "capability-public.pem",

@@ -66,7 +66,7 @@ async def run_mesh(options: UpOptions, *, say: Say, on_ready: Callable[[str], Aw
         _refuse_open_door(options.host)
         layout = layout_of(options.data_dir)
         layout.create(facades=len(options.replicas.of("sessions")), tool_facades=len(options.replicas.of("runs")))
-        with _locked(layout), _lifeline() as lifeline:
+        with _locked(layout), Lifeline() as lifeline:
             for port in options.replicas.ports(options.port):
                 _refuse_taken_port(options.host, port)
             mesh = Mesh(layout, _components(layout, options), lifeline, say)
@@ -79,10 +79,10 @@ async def run_mesh(options: UpOptions, *, say: Say, on_ready: Callable[[str], Aw
 class Mesh:
     """The processes of one mesh."""
 
-    def __init__(self, layout: Layout, components: list[Component], lifeline_fd: int, say: Say) -> None:
+    def __init__(self, layout: Layout, components: list[Component], lifeline: Lifeline, say: Say) -> None:
         self._layout = layout
         self._components = components
-        self._lifeline_fd = lifeline_fd
+        self._lifeline = lifeline
         self._say = say
         self._children: dict[str, Child] = {}
         self._restarts: dict[str, int] = {}
@@ -132,7 +132,7 @@ class Mesh:
         before = self._children.get(component.name)
         if before is not None:
             component = component.at(before.address)
-        child = await Child.start(component, self._layout.logs / f"{component.name}.log", self._lifeline_fd)
+        child = await Child.start(component, self._layout.logs / f"{component.name}.log", self._lifeline.reading)
         self._children[component.name] = child
         self._write_state()
         await child.ready(READY_SECONDS)
@@ -172,6 +172,9 @@ class Mesh:
         began = time.monotonic()
         for order in StopOrder:
             group = [child for child in self._children.values() if child.component.stop_order is order]
+            if any(child.component.lifeline for child in group):
+                # Sandboxes outlive their service; here it is told that it has to remove what is left of them before it ends.
+                self._lifeline.end()
             for child in group:
                 child.signal(signal.SIGTERM)
             await _wait_ended(group, max(0.0, began + STOPPED_BY[order] - time.monotonic()))
@@ -269,15 +272,24 @@ def _locked(layout: Layout) -> Generator[None]:
         yield
 
 
-@contextmanager
-def _lifeline() -> Generator[int]:
+class Lifeline:
     """A pipe whose writing end only this process holds: its reader sees the end of the mesh, however it comes."""
-    read_fd, write_fd = os.pipe()
-    try:
-        yield read_fd
-    finally:
-        os.close(write_fd)
-        os.close(read_fd)
+
+    def __init__(self) -> None:
+        self.reading, self._writing = os.pipe()
+
+    def end(self) -> None:
+        """The mesh ends: whatever hangs on the lifeline does too. Idempotent."""
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+
+    def __enter__(self) -> Lifeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        os.close(self.reading)
 
 
 async def _call(on_ready: Callable[[str], Awaitable[None]], url: str) -> None:

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from harness.common.v1 import error_pb2
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.session.v1 import binding_pb2
+from services.common import sandbox_cause
 from services.common.errors import HarnessError
 from services.runs.intent import CancelReason, Failure, Intent
 from services.runs.run import Status
@@ -146,14 +147,14 @@ def internal(incident_id: str) -> Failure:
 
 
 def failure_of(error: HarnessError) -> Failure:
-    """A failed call as the run's failure. Its text is left out: it may be a harness's own (I22)."""
+    """A failed call as the run's failure. Its text is left out: it may be a harness's own (I22); of a sandbox that was not to be had, fixed words say why."""
     if isinstance(error, Unstartable):
         return Failure(error.reason.value, error.category.value, error.told)
     seconds = None if error.retry_after is None else min(MAX_RETRY_SECONDS, max(1, round(error.retry_after)))
     return Failure(
         error.reason.value.lower(),
         error.category.value,
-        f"The run could not be executed ({error.category.value}).",
+        sandbox_cause.told(error) or f"The run could not be executed ({error.category.value}).",
         retryable=error.retryable,
         retry_after_seconds=seconds,
     )

@@ -45,6 +45,8 @@ Ended = Callable[[str], None]
 class Backend(Protocol):
     """All of a sandbox is gone when `destroy` returns; nothing of it exists before `create` is called."""
 
+    missing: list[str]
+    """What a strict sandbox needs and is not to be had there; empty when strict sandboxes can be made."""
     place: str
     """Names where its sandboxes are: the same again after a restart, another for every other process of the service."""
 
@@ -68,6 +70,10 @@ class Backend(Protocol):
 
     async def destroy(self, sandbox_id: str) -> None:
         """Kills every process of it and removes what it kept. Idempotent. I27: the processes are dead within 2 s."""
+        ...
+
+    def all_end(self) -> bool:
+        """Whether every sandbox of this place ends with this process: nobody else keeps them alive."""
         ...
 
     async def list_all(self) -> list[str]:

@@ -7,7 +7,8 @@ from harness.common.v1 import fence_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from services.common.channels import Peer, connect
-from services.common.errors import HarnessError, Reason
+from services.common.errors import Reason
+from services.common.sandbox_cause import SandboxCause, caused
 from services.sandbox.profile import NONE, STRICT, Profile, checked_profile
 from services.sandbox.worker import Readiness
 
@@ -33,9 +34,10 @@ class CatalogClient:
             self._stub.ResolveProfile, request, timeout=CATALOG_SECONDS
         )
         if not answer.HasField("sandbox"):
-            raise HarnessError(
-                Reason.CONFIGURATION_INVALID,
+            raise caused(
+                SandboxCause.PROFILE_INVALID,
                 f"The profile {profile_id} of harness {harness_id} has no sandbox: give it the placement sandbox_pod.",
+                reason=Reason.CONFIGURATION_INVALID,
             )
         sandbox = answer.sandbox
         return checked_profile(

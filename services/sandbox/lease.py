@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from services.common.errors import HarnessError, Reason, not_found
 
-MAX_REASON_CHARACTERS = 200
+MAX_REASON_CHARACTERS = 500
 # How long an ended lease can still be looked up and still fences off its generation.
 KEEP_ENDED_MS = 7 * 24 * 3600 * 1000
 

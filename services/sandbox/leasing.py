@@ -9,6 +9,7 @@ from services.common.clock import Clock
 from services.common.errors import HarnessError, Reason, not_found
 from services.common.ids import new_holder_id, new_lease_id
 from services.common.logs import get_logger, log_incident
+from services.common.store import StoreFull, StoreUnavailable
 from services.sandbox import lease as rules
 from services.sandbox import metrics
 from services.sandbox.backend import Backend, End, Sandbox, SandboxSpec
@@ -20,6 +21,8 @@ from services.sandbox.worker import Profiles, Workers, check_fit
 
 _log = get_logger(__name__)
 SHUTDOWN_SECONDS = 1.0
+# A mesh that stops waits little longer for this service.
+END_SECONDS = 1.0
 CAPACITY_RETRY_SECONDS = 1.0
 # While another process makes the sandbox: nothing signals across processes, so its record is looked at.
 _LOOK_SECONDS = 0.05
@@ -79,6 +82,17 @@ class Leasing:
 
     async def acquire(self, request: Request) -> tuple[Lease, bool]:
         """The binding's bound sandbox of exactly this generation, and whether this call made it."""
+        try:
+            return await self._acquire(request)
+        except HarnessError as error:
+            # Not to be had with `reuse_only`, or asked for by somebody who is late: that is how things go.
+            if error.reason not in (Reason.NOT_FOUND, Reason.STALE_LEASE):
+                metrics.REFUSED.labels(error.reason.value).inc()
+                named = {"binding_id": request.key.binding_id, "harness_id": request.harness_id}
+                _log.warning("sandbox_refused", reason=error.reason.value, why=error.message, **named)
+            raise
+
+    async def _acquire(self, request: Request) -> tuple[Lease, bool]:
         attempts = 0
         while attempts < _MAX_ATTEMPTS:
             kept = await self._store.get(request.key.binding_id)
@@ -136,6 +150,15 @@ class Leasing:
     async def live_page(self, limit: int, after: str | None) -> LeasePage:
         return await self._store.live_page(limit, after)
 
+    async def ended_page(self, limit: int, after: str | None) -> LeasePage:
+        """Those that ended and are still on record, the last ended first."""
+        return await self._store.ended_page(limit, after)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What a strict sandbox needs and this process's place does not have."""
+        return tuple(self._backend.missing)
+
     # --- what time and accidents do ---
 
     async def expire_due(self) -> None:
@@ -183,15 +206,32 @@ class Leasing:
             await self._destroy(sandbox_id)
 
     async def close(self) -> None:
-        """Gives up sandboxes that are being made, and waits until nothing of them is left. Bound ones stay."""
+        """Gives up sandboxes that are being made, and waits until nothing of them is left. Bound ones stay for the next process of the service,
+        unless they end with this one: then they are removed, within `END_SECONDS`; what is not in that time, the next start removes (I29).
+        """
         self._closed = True
         tasks = [*self._making.values(), *self._losing]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._backend.all_end():
+            try:
+                async with asyncio.timeout(END_SECONDS):
+                    await self._end_all()
+            except TimeoutError:
+                _log.warning("sandboxes_left_to_the_next_start", seconds=END_SECONDS)
+            except (StoreUnavailable, StoreFull, OSError) as error:
+                log_incident(_log, "sandboxes_left_to_the_next_start", error)
 
     # --- parts ---
+
+    async def _end_all(self) -> None:
+        # What is there goes first: it is what a lease that cannot be written would leave for good until the next start.
+        await asyncio.gather(*(self._destroy(sandbox_id) for sandbox_id in await self._backend.list_all()))
+        async for kept in self._store.all_live():
+            if kept.lease.place == self._backend.place:
+                await self._store.put(rules.ended(kept.lease, State.LOST, _REASONS[End.MESH], self._now()), kept.rev)
 
     async def _reuse(self, kept: Kept) -> Lease | None:
         """The lease, touched; None when it changed meanwhile or its sandbox turned out dead."""
@@ -267,12 +307,11 @@ class Leasing:
             if not await self._store.put(lease, kept.rev):
                 raise HarnessError(Reason.STALE_LEASE, "The binding's sandbox was replaced while it was made.")
         except BaseException as error:
-            reason = error.reason if isinstance(error, HarnessError) else Reason.SANDBOX_NOT_READY
+            # For the operator, who reads it in the list of ended sandboxes.
+            why = str(error) if isinstance(error, HarnessError) else f"{Reason.SANDBOX_NOT_READY}: it did not come up"
             # The lease names the sandbox until nothing is left of it; if this write fails, the lease's time ends it.
             await self._destroy(pending.lease_id)
-            await self._store.put(
-                rules.ended(pending, State.LOST, f"{reason}: the sandbox did not come up", self._now()), kept.rev
-            )
+            await self._store.put(rules.ended(pending, State.LOST, why, self._now()), kept.rev)
             raise
         if not self._backend.is_alive(lease.lease_id, lease.handle):
             # It died before its lease said `bound`, so nobody was told.

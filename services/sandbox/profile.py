@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from services.common.errors import HarnessError, Reason
+from services.common.sandbox_cause import SandboxCause, caused
 
 STRICT = "strict"
 NONE = "none"
@@ -36,18 +37,17 @@ _BOUNDS = {
 def checked_profile(worker_module: str, isolation: str, cpu_millis: int, **numbers: int) -> Profile:
     """The profile with defaults in place. `HarnessError` configuration_invalid names the field that is out of bounds."""
     if not worker_module:
-        raise HarnessError(Reason.CONFIGURATION_INVALID, "The profile's sandbox names no worker_module.")
+        raise _invalid("The profile's sandbox names no worker_module.")
     values: dict[str, int] = {}
     for name, (default, least, most) in _BOUNDS.items():
         value = numbers.get(name, 0) or default
         if not least <= value <= most:
-            raise HarnessError(
-                Reason.CONFIGURATION_INVALID, f"The profile's sandbox.{name} is {value}: choose {least} to {most}."
-            )
+            raise _invalid(f"The profile's sandbox.{name} is {value}: choose {least} to {most}.")
         values[name] = value
     if cpu_millis and not 10 <= cpu_millis <= 1_000_000:
-        raise HarnessError(
-            Reason.CONFIGURATION_INVALID,
-            f"The profile's sandbox.cpu_millis is {cpu_millis}: choose 10 to 1000000, or 0 for no limit.",
-        )
+        raise _invalid(f"The profile's sandbox.cpu_millis is {cpu_millis}: choose 10 to 1000000, or 0 for no limit.")
     return Profile(worker_module=worker_module, isolation=isolation, cpu_millis=cpu_millis, **values)
+
+
+def _invalid(message: str) -> HarnessError:
+    return caused(SandboxCause.PROFILE_INVALID, message, reason=Reason.CONFIGURATION_INVALID)

@@ -60,13 +60,16 @@ class SandboxServicer(sandbox_service_pb2_grpc.SandboxServiceServicer):
         self, request: sandbox_service_pb2.ListSandboxesRequest, context: _Context
     ) -> sandbox_service_pb2.ListSandboxesResponse:
         try:
-            page = await _stored(self._leasing.live_page(request.page_size or DEFAULT_PAGE, request.page_token or None))
+            listed = self._leasing.ended_page if request.ended else self._leasing.live_page
+            page = await _stored(listed(request.page_size or DEFAULT_PAGE, request.page_token or None))
         except InvalidQuery:
             raise invalid_request(
                 [FieldIssue("page_token", "page_token", "Not a token of this list: start without one.")]
             ) from None
         leases = [_message(kept.lease) for kept in page.leases]
-        return sandbox_service_pb2.ListSandboxesResponse(leases=leases, next_page_token=page.next or "")
+        return sandbox_service_pb2.ListSandboxesResponse(
+            leases=leases, next_page_token=page.next or "", missing=self._leasing.missing
+        )
 
 
 async def _stored(call: Awaitable[T]) -> T:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from services.common.store import BY_KEY, Collection, DuplicateKey, Index, Range, RecordStore
 from services.sandbox.lease import KEEP_ENDED_MS, Fence, Lease, State, Terms
 
-# `live` is 1 or 0; `due_at` is when a live lease ends by itself.
+# `live` is 1 or 0; `due_at` is when a live lease ends by itself, and when an ended one did.
 BY_DUE: Final = Index("due", ("live", "due_at"))
 BY_LEASE: Final = Index("lease", ("lease_id",), unique=True)
 BY_LIVE_BINDING: Final = Index("live_binding", ("live", "binding_id"))
@@ -72,6 +72,11 @@ class LeaseStore:
         page = await self._records.query(LEASES, BY_LIVE_BINDING, (1,), limit=limit, after=after)
         return LeasePage([Kept(_from_document(record.document), record.rev) for record in page.records], page.next)
 
+    async def ended_page(self, limit: int, after: str | None) -> LeasePage:
+        """Ended leases, the last ended first."""
+        page = await self._records.query(LEASES, BY_DUE, (0,), descending=True, limit=limit, after=after)
+        return LeasePage([Kept(_from_document(record.document), record.rev) for record in page.records], page.next)
+
     async def all_live(self) -> AsyncIterator[Kept]:
         after: str | None = None
         while True:
@@ -111,7 +116,7 @@ def _to_document(lease: Lease) -> dict[str, Any]:
         "reason": lease.reason,
         "ended_at": lease.ended_at,
         "live": 1 if lease.live else 0,
-        "due_at": lease.expires_at,
+        "due_at": lease.expires_at if lease.live else lease.ended_at,
         "forget_at": None if lease.live else lease.ended_at + KEEP_ENDED_MS,
     }
 

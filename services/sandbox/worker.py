@@ -6,6 +6,7 @@ from typing import Protocol
 from harness.common.v1 import fence_pb2
 from harness.runtime.v1 import runtime_pb2
 from services.common.errors import HarnessError, Reason
+from services.common.sandbox_cause import SandboxCause, caused
 from services.sandbox.profile import Profile
 
 PROTOCOL_VERSION = 1
@@ -62,4 +63,4 @@ def check_fit(readiness: Readiness, harness_id: str, protocol_version: int) -> N
         # I26: a worker that is bound already belongs to somebody.
         raise HarnessError(Reason.WORKER_MISMATCH, "The new worker is bound already.")
     if not readiness.ready:
-        raise HarnessError(Reason.SANDBOX_NOT_READY, f"The worker is not ready: {readiness.reason}"[:500])
+        raise caused(SandboxCause.NOT_READY, f"The worker is not ready: {readiness.reason}"[:500])

@@ -9,6 +9,7 @@ import pytest
 
 from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
 from services.common.errors import HarnessError, Reason
+from services.common.sandbox_cause import told
 from tests.sandbox.mesh import all_gone, descendants, exists, fence, inside, running_mesh
 
 
@@ -205,6 +206,32 @@ async def test_without_a_lifeline_sandboxes_end_with_the_service() -> None:
         assert not list(mesh.root.glob("lse_*"))
 
 
+@pytest.mark.parametrize("lifeline", [True, False])
+async def test_i29_an_orderly_end_of_the_mesh_removes_what_is_left_of_its_sandboxes(lifeline: bool) -> None:
+    async with running_mesh(lifeline=lifeline) as mesh:
+        lease = (await mesh.acquire("bnd_a")).lease
+        processes = [os.pidfd_open(pid) for pid in descendants(mesh.keepers()[lease.lease_id])]
+        if lifeline:
+            mesh.cut_lifeline()
+        assert await mesh.stop() == 0
+        await all_gone(processes)
+        assert not list(mesh.root.glob("lse_*"))
+        assert "sandboxes_left_to_the_next_start" not in mesh.log
+        await mesh.start()
+        assert (await mesh.get("bnd_a")).reason == "SANDBOX_EVICTED: the mesh ended"
+
+
+async def test_an_orderly_end_of_the_service_alone_leaves_its_sandboxes_to_the_next() -> None:
+    async with running_mesh() as mesh:
+        lease = (await mesh.acquire("bnd_a")).lease
+        assert await mesh.stop() == 0
+        assert {path.name for path in mesh.root.glob("lse_*")} == {lease.lease_id}
+        await mesh.start()
+        again = await mesh.acquire("bnd_a")
+        assert not again.created
+        assert again.lease.runtime_ref == lease.runtime_ref
+
+
 async def test_i35_capacity_is_a_bound_that_says_so() -> None:
     async with running_mesh(HARNESS_MAX_SANDBOXES="2") as mesh:
         answers = await asyncio.gather(*(mesh.acquire(f"bnd_{number}") for number in range(5)), return_exceptions=True)
@@ -247,6 +274,11 @@ async def test_a_worker_that_does_not_come_up_is_said_and_nothing_stays(
         assert words in refused.value.message
         assert not list(mesh.root.glob("lse_*"))
         assert (await mesh.get("bnd_a")).state == lease_pb2.LEASE_STATE_LOST
+        # Whoever reads the list of what ended sees why, and what a run says of it is in fixed words.
+        (ended,) = (await mesh.call("ListSandboxes", sandbox_service_pb2.ListSandboxesRequest(ended=True))).leases
+        assert words in ended.reason
+        assert module not in (told(refused.value) or "")
+        assert '"event": "sandbox_refused"' in mesh.log
 
 
 async def test_live_leases_are_listed_in_pages() -> None:
@@ -260,6 +292,8 @@ async def test_live_leases_are_listed_in_pages() -> None:
         second = await mesh.call("ListSandboxes", request)
         assert [lease.binding_id for lease in (*first.leases, *second.leases)] == ["bnd_0", "bnd_2"]
         assert not second.next_page_token
+        (ended,) = (await mesh.call("ListSandboxes", sandbox_service_pb2.ListSandboxesRequest(ended=True))).leases
+        assert (ended.binding_id, ended.reason) == ("bnd_1", "released")
         request.page_token = "nonsense"
         with pytest.raises(HarnessError) as refused:
             await mesh.call("ListSandboxes", request)

@@ -18,8 +18,9 @@ from typing import Any
 from services.common.errors import ConfigurationError, HarnessError, Reason
 from services.common.ids import new_lease_id
 from services.common.logs import get_logger
+from services.common.sandbox_cause import SandboxCause, caused
 from services.sandbox.backend import End, Ended, Sandbox, SandboxSpec
-from services.sandbox.backends.local.cgroups import Cgroups, Limits, find_cgroups
+from services.sandbox.backends.local.cgroups import PARENT_PREFIX, Cgroups, Limits, find_cgroups
 from services.sandbox.backends.local.command import (
     Command,
     Places,
@@ -28,7 +29,7 @@ from services.sandbox.backends.local.command import (
     strict_command,
     worker_arguments,
 )
-from services.sandbox.backends.local.ending import open_lifeline, stop_keeper
+from services.sandbox.backends.local.ending import has_hung_up, open_lifeline, stop_keeper
 from services.sandbox.backends.local.facade_sockets import facade_mounts
 from services.sandbox.backends.local.identity import has_ended, is_locked, open_process
 from services.sandbox.backends.local.launch import Launch
@@ -80,7 +81,7 @@ class LocalBackend:
         self._uids = Uids(options.uid_base, options.uid_count) if os.geteuid() == 0 else None
         digest = hashlib.sha256(f"{platform.node()}\0{options.root.resolve()}".encode()).hexdigest()[:12]
         self.place = f"local-{digest}"
-        cgroups = find_cgroups(f"harness-sandboxes-{digest}")
+        cgroups = find_cgroups(f"{PARENT_PREFIX}{digest}")
         self._cgroups = cgroups if isinstance(cgroups, Cgroups) else None
         self._bwrap = shutil.which(options.bwrap)
         self.missing = self._missing(cgroups if isinstance(cgroups, str) else "")
@@ -101,6 +102,7 @@ class LocalBackend:
             raise ConfigurationError(f"HARNESS_SANDBOX_DIR: cannot use {options.root}: {error.strerror}.") from None
         lifeline, own = open_lifeline(options.lifeline_fd)
         backend = cls(options, lock, lifeline, own)
+        await backend._remove_unused()
         await backend._try_out()
         return backend
 
@@ -111,8 +113,8 @@ class LocalBackend:
         """See `Backend.create`. Strict isolation that cannot be had is refused, never weakened."""
         profile = spec.profile
         if profile.isolation == STRICT and self.missing:
-            raise HarnessError(
-                Reason.SANDBOX_NOT_READY,
+            raise caused(
+                SandboxCause.NO_ISOLATION,
                 "The profile wants strict isolation and the machine of the sandbox service cannot give it: "
                 f"{'; '.join(self.missing)}. Provide that, or use a profile for another placement.",
                 retryable=False,
@@ -130,8 +132,8 @@ class LocalBackend:
             # Also when the caller gave up: I29, nothing half-made stays.
             await self.destroy(spec.sandbox_id)
             if isinstance(error, OSError):
-                raise HarnessError(
-                    Reason.SANDBOX_NOT_READY,
+                raise caused(
+                    SandboxCause.NO_RESOURCES,
                     f"The machine of the sandbox service refused a sandbox its resources ({os.strerror(error.errno or 0)}).",
                 ) from None
             raise
@@ -196,6 +198,10 @@ class LocalBackend:
         await self._empty_cgroup(sandbox_id)
         if folder.exists():
             await asyncio.to_thread(shutil.rmtree, folder)
+
+    def all_end(self) -> bool:
+        """See `Backend.all_end`."""
+        return self._own_lifeline is not None or has_hung_up(self._lifeline)
 
     async def list_all(self) -> list[str]:
         """See `Backend.list_all`: folders and control groups, both of this mesh's own places."""
@@ -291,8 +297,8 @@ class LocalBackend:
             places.sockets.chmod(0o750)
         found = {entry.name: entry.lstat().st_mode for entry in places.sockets.iterdir()}
         if set(found) != {SOCKET_NAME} or not stat.S_ISSOCK(found[SOCKET_NAME]):
-            raise HarnessError(
-                Reason.SANDBOX_NOT_READY, "The worker signalled readiness without listening where it was told to."
+            raise caused(
+                SandboxCause.NOT_STARTED, "The worker signalled readiness without listening where it was told to."
             )
 
     # --- watching and ending ---
@@ -347,6 +353,17 @@ class LocalBackend:
         if no_cgroups and self._options.limits == "cgroup":
             missing.append(no_cgroups)
         return missing
+
+    async def _remove_unused(self) -> None:
+        if self._cgroups is None:
+            return
+        try:
+            removed = await asyncio.to_thread(self._cgroups.remove_unused)
+        except OSError as error:
+            _log.warning("unused_control_groups_not_removed", error=os.strerror(error.errno or 0))
+            return
+        if removed:
+            _log.info("unused_control_groups_removed", count=removed)
 
     async def _try_out(self) -> None:
         """Makes a real strict sandbox and destroys it: the only way to know whether this machine can."""

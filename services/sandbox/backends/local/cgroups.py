@@ -1,11 +1,17 @@
 """Control groups for sandboxes, version 1 or 2, wherever this process may make them."""
 
 import errno
+import fcntl
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+PARENT_PREFIX = "harness-sandboxes-"
+"""Of the names of the groups that hold those of sandboxes, one for each sandbox service of this machine."""
+MAX_REMOVED = 1_000
+"""Groups of services that are gone, removed at one start; the next start removes more."""
+_HOLD_ATTEMPTS = 20
 _NEEDED = ("memory", "pids")
 _CPU_PERIOD_US = 100_000
 _MIB = 1 << 20
@@ -26,6 +32,7 @@ class Cgroups:
     def __init__(self, folders: dict[str, Path], version: int) -> None:
         self._folders = folders
         self.version = version
+        self._held: list[int] = []
 
     @property
     def has_cpu(self) -> bool:
@@ -91,14 +98,40 @@ class Cgroups:
                 continue
         return found
 
+    def hold(self) -> bool:
+        """Says to every other service of this machine that the parent is in use, until `close`; False: one of them has just removed it."""
+        for folder in dict.fromkeys(self._folders.values()):
+            try:
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._let_go()
+                return False
+            self._held.append(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits for nobody but one that removes it
+            if not _is_at(folder, descriptor):
+                self._let_go()
+                return False
+        return True
+
+    def remove_unused(self) -> int:
+        """Removes what services that were killed left beside this one's parent, as far as nothing lives in it; how many parents (I29)."""
+        removed = 0
+        own = set(self._folders.values())
+        for base in {folder.parent for folder in own}:
+            for entry in [entry for entry in base.iterdir() if entry.name.startswith(PARENT_PREFIX)]:
+                if entry not in own and entry.is_dir() and removed < MAX_REMOVED:
+                    removed += _remove_unused(entry)
+        return removed
+
     def close(self) -> None:
         """Removes the parent of all groups, unless groups of living sandboxes are in it."""
         for folder in dict.fromkeys(self._folders.values()):
-            try:
-                folder.rmdir()
-            except OSError as error:
-                if error.errno not in (errno.EBUSY, errno.ENOTEMPTY, errno.ENOENT):
-                    raise
+            _remove_empty(folder)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
 
     def remove(self, name: str) -> bool:
         """Removes an empty group; False while a process is still in it."""
@@ -115,7 +148,7 @@ class Cgroups:
 def find_cgroups(parent: str) -> Cgroups | str:
     """Control groups below one named `parent` in this process's own, tried out; or why they cannot be had."""
     try:
-        found = _version_2(parent) or _version_1(parent)
+        found = _held(parent)
         if found is None:
             return (
                 "control groups for memory and pids are not mounted, or this process's own group may not hand them down"
@@ -126,6 +159,50 @@ def find_cgroups(parent: str) -> Cgroups | str:
     except OSError as error:
         return f"control groups cannot be made here ({os.strerror(error.errno or 0)})"
     return found
+
+
+def _held(parent: str) -> Cgroups | None:
+    for _ in range(_HOLD_ATTEMPTS):
+        found = _version_2(parent) or _version_1(parent)
+        if found is None or found.hold():
+            return found
+    raise OSError(errno.EBUSY, "control groups are removed as fast as they are made")
+
+
+def _is_at(folder: Path, descriptor: int) -> bool:
+    try:
+        there = folder.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
+
+
+def _remove_unused(parent: Path) -> bool:
+    """Removes the parent and the empty groups in it, if no service uses it; whether it is gone."""
+    try:
+        descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # I29: whoever uses it holds it, so nobody's is taken away, not even an empty one. One in which processes are cannot be removed.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for group in [entry for entry in parent.iterdir() if entry.is_dir()]:
+            _remove_empty(group)
+        return _remove_empty(parent)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _remove_empty(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOTEMPTY, errno.ENOENT):
+            raise
+        return False
+    return True
 
 
 def _mounts() -> dict[str, tuple[Path, set[str]]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 
 from services.common.errors import ConfigurationError, HarnessError, Reason
@@ -20,6 +21,13 @@ def open_lifeline(given: int | None) -> tuple[int, int | None]:
     except OSError:
         raise ConfigurationError(f"HARNESS_LIFELINE_FD: {given} is not an open file descriptor.") from None
     return given, None
+
+
+def has_hung_up(lifeline: int) -> bool:
+    """Whether nobody holds the other end any more."""
+    poll = select.poll()
+    poll.register(lifeline, 0)  # nothing but its end counts: nobody writes to it
+    return bool(poll.poll(0))
 
 
 async def stop_keeper(pidfd: int) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.common.errors import HarnessError, Reason
+from services.common.errors import Reason
 from services.common.logs import get_logger
+from services.common.sandbox_cause import SandboxCause, caused
 from services.sandbox.backends.local.command import INSIDE
 
 _log = get_logger(__name__)
@@ -30,12 +31,13 @@ def facade_mounts(facades: Mapping[str, str], *, strict: bool) -> FacadeMounts:
     for audience, address in facades.items():
         path = Path(address.removeprefix("unix:"))
         if not address.startswith("unix:/"):
-            raise HarnessError(
-                Reason.CONFIGURATION_INVALID,
+            raise caused(
+                SandboxCause.NO_FACADE,
                 f"The {audience} facade listens on a network address, and a strict sandbox has no network: give it a unix socket.",
+                reason=Reason.CONFIGURATION_INVALID,
             )
         if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
-            raise HarnessError(Reason.SANDBOX_NOT_READY, f"The {audience} facade does not listen at the moment.")
+            raise caused(SandboxCause.NO_FACADE, f"The {audience} facade does not listen at the moment.")
         if set(path.parent.iterdir()) <= sockets and path.parent.stat().st_mode & stat.S_IXOTH:
             # The folder, so that a facade that restarts, and thus makes a new socket, is found by sandboxes that live on.
             sources[audience] = path.parent

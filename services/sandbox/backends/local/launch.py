@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from services.common.errors import HarnessError, Reason
+from services.common.sandbox_cause import SandboxCause, caused
 from services.sandbox.backends.local.identity import boot_id, start_time
 
 _MAX_READY_BYTES = 65_536
@@ -66,13 +66,13 @@ class Launch:
             async with asyncio.timeout(seconds):
                 await signalled
         except TimeoutError:
-            raise HarnessError(
-                Reason.SANDBOX_NOT_READY, f"The worker did not signal readiness within {seconds:g} seconds."
+            raise caused(
+                SandboxCause.TOO_SLOW, f"The worker did not signal readiness within {seconds:g} seconds."
             ) from None
         finally:
             loop.remove_reader(self._ready_read)
         if b"\n" not in data:
-            raise HarnessError(Reason.SANDBOX_NOT_READY, "The worker ended before it was ready.")
+            raise caused(SandboxCause.NOT_STARTED, "The worker ended before it was ready.")
 
     def close(self) -> None:
         for descriptor in (self._ready_read, self.ready_fd):

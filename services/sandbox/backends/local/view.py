@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.common.errors import HarnessError, Reason
+from services.common.errors import Reason
+from services.common.sandbox_cause import SandboxCause, caused
 
 # The adapters and the generated contracts; the worker's own top-level package comes on top. Never `services`.
 _PRODUCT_PACKAGES = ("adapters", "harness", "buf")
@@ -90,10 +91,11 @@ def _product_packages(worker_module: str) -> list[Shown]:
         locations = spec.submodule_search_locations if spec is not None else None
         if not locations:
             if name == own:
-                raise HarnessError(
-                    Reason.CONFIGURATION_INVALID,
+                raise caused(
+                    SandboxCause.NOT_INSTALLED,
                     f"The profile's worker_module {worker_module} is not installed where the sandbox service runs: "
                     f"no package {own}.",
+                    reason=Reason.CONFIGURATION_INVALID,
                 )
             continue
         for folder in (Path(location).resolve() for location in locations):
