@@ -1,5 +1,6 @@
 """The control plane, as far as it is needed: boto3 behind plain values. Blocking; the caller gives it threads."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
@@ -13,6 +14,9 @@ from adapters.agentcore.provisioning.wanted import SPEC_TAG, Wanted, deployment_
 MAX_HARNESSES = 10_000
 """Harnesses of an account that are looked through (I35)."""
 PAGE = 100
+_CODE = re.compile(
+    r"[A-Za-z]{1,64}(Exception|Error)|Throttling|ExpiredToken|InvalidClientTokenId|SignatureDoesNotMatch"
+)
 _ALREADY = frozenset({"ConflictException", "ResourceNotFoundException"})
 
 
@@ -139,7 +143,9 @@ def _asked(call: Any, **asked: Any) -> Mapping[str, Any]:
         return call(**asked)
     except ClientError as error:
         said = cast("Mapping[str, Mapping[str, str]]", error.response)
-        raise ControlFault(said.get("Error", {}).get("Code", "") or "unknown") from None
+        code = said.get("Error", {}).get("Code", "")
+        # I22: a code of AWS is an identifier; anything else is text of somebody else's, and goes no further.
+        raise ControlFault(code if _CODE.fullmatch(code) else "unknown") from None
     except BotoCoreError as error:
         raise ControlFault(type(error).__name__) from None
 

@@ -1,10 +1,14 @@
 """The harnesses of all profiles that have one for each agent: found for turns, and brought to what is wanted."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import orjson
+
+from adapters.agentcore.clients import region_of
 from adapters.agentcore.profile import Profile
 from adapters.agentcore.provisioning.control import ControlFault, open_control
 from adapters.agentcore.provisioning.provisioner import Provisioner
@@ -72,7 +76,7 @@ class Fleet:
         asked = read_per_agent(profile)
         wanted = [Wanted(asked.deployment, agent_id, asked.spec) for agent_id in agent_ids]
         try:
-            done = await self._of(profile).reconcile(wanted, ended)
+            done = await self._of(profile).reconcile(wanted, ended, asker=_digest(profile))
         except ControlFault as fault:
             raise _told(fault) from None
         return Reconciled(done.created, done.updated, done.removed, done.left, done.unlisted, done.faults)
@@ -86,9 +90,9 @@ class Fleet:
     def _of(self, profile: Profile) -> Provisioner:
         endpoint = profile.control_endpoint_url or profile.endpoint_url
         deployment = read_per_agent(profile).deployment
-        key = (deployment, profile.region, endpoint)
+        region = region_of(profile)
+        key = (deployment, region, endpoint)
         if key not in self._provisioners:
-            region = profile.region
             self._provisioners[key] = Provisioner(deployment, lambda: open_control(region, endpoint))
         return self._provisioners[key]
 
@@ -123,6 +127,10 @@ class AgentHarnesses:
 
     def _wanted(self, agent_id: str) -> Wanted:
         return Wanted(self._asked.deployment, agent_id, self._asked.spec)
+
+
+def _digest(profile: Profile) -> str:
+    return hashlib.sha256(orjson.dumps(asdict(profile), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _told(fault: ControlFault) -> HarnessError:

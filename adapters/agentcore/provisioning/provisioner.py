@@ -11,6 +11,7 @@ from typing import TypeVar
 from adapters.agentcore.provisioning.control import Control, ControlFault
 from adapters.agentcore.provisioning.plan import READY, Found, plan
 from adapters.agentcore.provisioning.wanted import AGENT_TAG, DEPLOYMENT_TAG, SPEC_TAG, Wanted
+from adapters.agentcore.threads import in_thread
 
 MAX_CHANGES = 50
 """Changes of one round; the rest is left to the next (I35)."""
@@ -18,6 +19,9 @@ CHANGE_PAUSE_SECONDS = 0.2
 """Between two changes: the control plane allows a few requests a second."""
 _FIRST_LOOK_SECONDS = 0.25
 _LONGEST_LOOK_SECONDS = 4.0
+
+LIVING_SECONDS = 3600.0
+"""How long agents count as living that another profile named: its next round comes long before."""
 
 MAX_WAIT_SECONDS = 300.0
 """Until a harness that was made for a turn is ready; the turn itself may give up sooner."""
@@ -57,12 +61,17 @@ class Provisioner:
         self._opening = threading.Lock()
         self._round = asyncio.Lock()
         self._arns: dict[str, str] = {}
+        # Who was named as living, and when, by who asked.
+        self._living: dict[str, tuple[float, frozenset[str]]] = {}
         self._seen: list[Found] = []
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
-    async def reconcile(self, wanted: Sequence[Wanted], ended: Sequence[str] = ()) -> Round:
-        """One round. Errors: ControlFault when the harnesses cannot be listed; a change that fails is counted instead."""
+    async def reconcile(self, wanted: Sequence[Wanted], ended: Sequence[str] = (), *, asker: str = "") -> Round:
+        """One round. Errors: ControlFault when the harnesses cannot be listed; a change that fails is counted instead. `asker`: the profile that is
+        seen to. What another one that has the same deployment named as living an hour ago or later is not removed, whoever says that it has ended.
+        """
         async with self._round:
+            ended = self._surely_ended(wanted, ended, asker)
             specs = {each.name: each.spec_digest for each in wanted}
             # Only what may be left alone goes by tags that were read before: whatever is to be changed is asked for its tags anew.
             known = {each.arn: each.tags for each in self._seen if each.tags.get(SPEC_TAG) == specs.get(each.name)}
@@ -166,6 +175,15 @@ class Provisioner:
             _log.warning("harnesses_not_changed", extra={"count": len(faults), "codes": sorted(set(faults))})
         return _told(done, max(0, len(changes) - MAX_CHANGES), faults)
 
+    def _surely_ended(self, wanted: Sequence[Wanted], ended: Sequence[str], asker: str) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        self._living = {who: said for who, said in self._living.items() if now - said[0] < LIVING_SECONDS}
+        elsewhere = frozenset[str]().union(*(agents for who, (_, agents) in self._living.items() if who != asker))
+        self._living[asker] = (now, frozenset(each.agent_id for each in wanted))
+        if kept := elsewhere.intersection(ended):
+            _log.warning("deployment_of_two_profiles", extra={"count": len(kept)})
+        return [agent_id for agent_id in ended if agent_id not in elsewhere]
+
     def _remember(self, found: Sequence[Found], wanted: Mapping[str, str]) -> None:
         ours = [each for each in found if each.tags.get(DEPLOYMENT_TAG) == self._deployment and each.name in wanted]
         self._seen = ours
@@ -176,7 +194,8 @@ class Provisioner:
         return tuple(sorted({each.tags.get(AGENT_TAG, "") for each in ours if each.status != "DELETING"} - {""}))
 
     async def _call(self, ask: Callable[[Control], T]) -> T:
-        return await asyncio.to_thread(lambda: ask(self._opened()))
+        # Not the loop's own threads, which would hold the end of the process up for as long as a call takes (I33).
+        return await in_thread(lambda: ask(self._opened()), "control")
 
     def _opened(self) -> Control:
         with self._opening:

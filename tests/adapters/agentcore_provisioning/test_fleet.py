@@ -25,11 +25,10 @@ async def fleet():
     await fleet.close()
 
 
-def _profile(url="http://127.0.0.1:1", **per_agent):
+def _profile(url="http://127.0.0.1:1", *, region=REGION, model="model-a", **per_agent):
     asked = {"deployment": "d", "execution_role_arn": ROLE, **per_agent}
-    return read_profile(
-        {"mode": "per_agent", "region": REGION, "endpoint_url": url, "model": "model-a", "per_agent": asked}
-    )
+    where = {"region": region} if region else {}
+    return read_profile({"mode": "per_agent", **where, "endpoint_url": url, "model": model, "per_agent": asked})
 
 
 async def test_a_turn_gets_the_harness_of_its_agent_and_a_round_removes_what_is_over(standin, fleet):
@@ -51,15 +50,35 @@ async def test_a_model_of_the_profile_is_the_harness_s_own(standin, fleet):
     assert kept.document["model"] == {"bedrockModelConfig": {"modelId": "model-a"}}
 
 
+async def test_a_region_of_the_environment_is_one_as_in_turns(standin, fleet, monkeypatch):
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_REGION", REGION)
+    profile = _profile(standin.url, region="")
+    assert (await fleet.locator(profile).arn_for("one")).startswith("arn:")
+
+
+async def test_profiles_that_share_a_deployment_remove_nothing_of_each_other(standin, fleet):
+    one, two = _profile(standin.url), _profile(standin.url, model="model-b")
+    await fleet.reconcile(one, ["a"])
+    await fleet.reconcile(two, ["b"])
+    # As the catalog sees it, `b` has left the first and has no conversation there.
+    assert (await fleet.reconcile(one, ["a"], ["b"])).removed == 0
+    assert len(standin.control.harnesses) == 2
+    # Once it has left the other one too, it goes.
+    await fleet.reconcile(two, [])
+    assert (await fleet.reconcile(one, ["a"], ["b"])).removed == 1
+
+
 @pytest.mark.parametrize(
-    ("fault", "kind", "code"),
+    ("fault", "told", "kind", "code"),
     [
-        ("ThrottlingException", ThrottledError, "rate_limited"),
-        ("AccessDeniedException", ConfigurationError, "harness_not_provisioned"),
-        ("InternalServerException", UnavailableError, "harness_not_provisioned"),
+        ("ThrottlingException", "ThrottlingException", ThrottledError, "rate_limited"),
+        ("AccessDeniedException", "AccessDeniedException", ConfigurationError, "harness_not_provisioned"),
+        ("InternalServerException", "InternalServerException", UnavailableError, "harness_not_provisioned"),
+        ("canary of a proxy", "unknown", UnavailableError, "harness_not_provisioned"),
     ],
 )
-async def test_i22_faults_are_classified_and_say_nothing_of_the_operators(standin, fleet, fault, kind, code):
+async def test_i22_faults_are_classified_and_say_nothing_of_the_operators(standin, fleet, fault, told, kind, code):
     # As often as the client tries.
     standin.control.faults.extend([Fault("ListHarnesses", fault)] * 6)
     profile = _profile(standin.url)
@@ -67,7 +86,7 @@ async def test_i22_faults_are_classified_and_say_nothing_of_the_operators(standi
         with pytest.raises(HarnessError) as caught:
             await asked()
         assert (type(caught.value), caught.value.code) == (kind, code)
-        assert caught.value.provider_code == fault
+        assert caught.value.provider_code == told
         assert "arn:" not in caught.value.message
 
 
