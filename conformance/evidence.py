@@ -9,12 +9,14 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from conformance.rules import RULES
+from conformance.capability_keys import CAPABILITY_KEYS
 from harness.adapter.v1 import descriptor_pb2
 
 KIND = "harness.certification"
 SCHEMA = 1
 CONTRACT_VERSION = 1
+# How a report is shown, and who runs the cases: the page of rules, JUnit XML, the plugin of pytest.
+_DECIDES_NOTHING = frozenset({"rule_page.py", "junit.py", "plugin.py", "suite.py"})
 _NOT_IN_ID = frozenset({"evidence_id", "started_at", "seconds"})
 _NOT_IN_ID_OF_CASE = frozenset({"seconds", "figures"})
 
@@ -34,25 +36,36 @@ def evidence_id(document: Mapping[str, Any]) -> str:
 
 
 def descriptor_digest(descriptor: descriptor_pb2.Descriptor) -> str:
-    """Digest of what an adapter says of itself, evidence aside."""
-    bare = descriptor_pb2.Descriptor()
-    bare.CopyFrom(descriptor)
-    bare.evidence_id = ""
-    for capability in bare.capabilities.values():
-        capability.evidence_id = ""
-    document = json_format.MessageToDict(bare, preserving_proto_field_name=True)
-    return f"sha256:{hashlib.sha256(canonical(document)).hexdigest()}"
+    """Digest of what decides of that which an adapter says of itself (reference: certification, Evidence): texts for people and evidence do not."""
+    deciding = {
+        "capabilities": {
+            key: {
+                "level": int(descriptor.capabilities[key].level),
+                "constraints": json_format.MessageToDict(descriptor.capabilities[key].constraints),
+            }
+            for key in CAPABILITY_KEYS
+            # Levels 1 and 2, native and emulated: what is not claimed is left out, whether it is stated or not.
+            if key in descriptor.capabilities and descriptor.capabilities[key].level in (1, 2)
+        },
+        "options_schema": json_format.MessageToDict(descriptor.options_schema),
+        "placements": sorted(int(each) for each in descriptor.placements),
+        "session_id_style": int(descriptor.session_id_style),
+        "thread_state_strategy": int(descriptor.thread_state_strategy),
+        "trust_boundary": int(descriptor.trust_boundary),
+    }
+    return f"sha256:{hashlib.sha256(canonical(deciding)).hexdigest()}"
 
 
-def cases_digest() -> str:
-    """Digest of the rules, of the cases, and of the control plane that the kit plays."""
+def cases_digest(driver: Path | None = None) -> str:
+    """Digest of everything that decides about a target: the package but for how it is shown and driven, and the file of an author's own `driver`."""
     digest = hashlib.sha256()
-    for rule in RULES:
-        digest.update(canonical([rule.id, rule.text, rule.capabilities, rule.placements, rule.either]))
     root = Path(__file__).parent
-    for folder in ("cases", "plane", "drivers"):
-        for path in sorted((root / folder).glob("*.py")):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name not in _DECIDES_NOTHING:
+            digest.update(canonical([name, path.read_text(encoding="utf-8")]))
+    if driver is not None:
+        digest.update(canonical(["driver", driver.read_text(encoding="utf-8")]))
     return f"sha256:{digest.hexdigest()}"
 
 

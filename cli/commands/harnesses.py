@@ -105,7 +105,7 @@ def _show(output: Output, harness: dict[str, Any], health: dict[str, Any]) -> No
     if harness["capabilities"]:
         output.say("")
         rows = [
-            (key, item["level"], item.get("evidence_id"), _constraints(item), item["explanation"])
+            (key, item["level"], _evidence(item), _constraints(item), item["explanation"])
             for key, item in harness["capabilities"].items()
         ]
         output.table(("CAPABILITY", "LEVEL", "EVIDENCE", "CONSTRAINTS", "EXPLANATION"), rows, "")
@@ -119,6 +119,12 @@ def _checks(output: Output, checks: list[dict[str, Any]]) -> None:
         (item["name"], item["status"] or "unknown", item.get("last_success_at"), item.get("reason")) for item in checks
     ]
     output.table(("CHECK", "STATUS", "LAST SUCCESS", "REASON"), rows, "")
+
+
+def _evidence(capability: dict[str, Any]) -> str:
+    """What shows a claim. A level is only what the adapter says."""
+    claimed = capability["level"] in ("native", "emulated")
+    return capability.get("evidence_id") or ("claimed, not shown" if claimed else "")
 
 
 def _constraints(capability: dict[str, Any]) -> str:

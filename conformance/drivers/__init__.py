@@ -28,6 +28,15 @@ def driver_named(name: str) -> Driver:
     return DRIVERS[name]()
 
 
+def file_of(name: str) -> Path | None:
+    """The file of an author's own driver, which decides as much as the kit; None for one of ours, which is of the kit. Raises TargetError as `driver_named`."""
+    if ":" not in name:
+        return None
+    driver_named(name)
+    found = sys.modules[name.partition(":")[0]].__file__
+    return None if found is None else Path(found)
+
+
 def _own(name: str) -> Driver:
     module_name, _, class_name = name.partition(":")
     here = str(Path.cwd())

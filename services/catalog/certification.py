@@ -13,7 +13,7 @@ from harness.catalog.v1 import harness_pb2 as pb
 from harness.common.v1 import capability_pb2
 from services.catalog.descriptor_policy import KnownDescriptor
 from services.catalog.disclosure import safe_text
-from services.catalog.evidence import Evidence, Placement
+from services.catalog.evidence import Evidence, Placement, descriptor_digest
 from services.catalog.evidence_folder import Shelf
 from services.catalog.operator_file import ProfileEntry
 from services.catalog.snapshot import HarnessState
@@ -41,14 +41,19 @@ class Standing:
     evidence_ids: tuple[str, ...] = ()
     profiles: frozenset[str] = frozenset()
     """Profiles whose placement is certified."""
-    capabilities: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Capability keys that were looked at and in order, each with the id of the evidence."""
+    shown: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """By profile, the capability keys that were looked at in its placement and in order, each with the id of the evidence."""
 
     def of_profile(self, profile_id: str) -> pb.Certification.ValueType:
         """The standing of one profile."""
         if self.certification == pb.CERTIFICATION_BLOCKED:
             return self.certification
         return _CERTIFIED if profile_id in self.profiles else _EXPERIMENTAL
+
+    def evidence_of(self, key: str) -> str:
+        """The evidence of a capability whatever profile is chosen: empty unless it is shown in the placement of each (I21)."""
+        ids = [shown.get(key, "") for shown in self.shown.values()]
+        return ids[0] if ids and all(ids) else ""
 
 
 def standing_of(state: HarnessState, shelf: Shelf) -> Standing:
@@ -59,20 +64,21 @@ def standing_of(state: HarnessState, shelf: Shelf) -> Standing:
     if known is None:
         return Standing(_EXPERIMENTAL, "The adapter was never seen, so no evidence can be compared with it.")
     own = [each for each in shelf.evidence if each.harness_id == harness_id]
-    matching = {each.placement: each for each in own if _matches(each, known)}
+    running = [each for each in own if _is_of_versions(each, known)]
+    claimed = descriptor_digest(known.descriptor)
+    # I21: of what these versions claim now, and of nothing else.
+    matching = {each.placement: each for each in running if each.descriptor_digest == claimed}
+    profiles = state.adapter.profiles.values()
+    shown = {each.id: _shown(matching.get(_SHOWN_BY[each.placement] or ""), known) for each in profiles}
     if not matching:
-        return Standing(_EXPERIMENTAL, _lack(known, own, shelf))
-    capabilities: dict[str, str] = {}
-    for evidence in (matching[placement] for placement in ("worker", "adapter") if placement in matching):
-        capabilities |= dict.fromkeys(_shown(evidence, known), evidence.evidence_id)
-    profiles = frozenset(each.id for each in state.adapter.profiles.values() if _SHOWN_BY[each.placement] in matching)
+        return Standing(_EXPERIMENTAL, _changed(known) if running else _lack(known, own, shelf), shown=shown)
+    certified = frozenset(each.id for each in profiles if _SHOWN_BY[each.placement] in matching)
     ids = tuple(sorted(each.evidence_id for each in matching.values()))
-    reason = _uncovered([each for each in state.adapter.profiles.values() if each.id not in profiles])
-    return Standing(_EXPERIMENTAL if reason else _CERTIFIED, reason, ids, profiles, capabilities)
+    reason = _uncovered([each for each in profiles if each.id not in certified])
+    return Standing(_EXPERIMENTAL if reason else _CERTIFIED, reason, ids, certified, shown)
 
 
-def _matches(evidence: Evidence, known: KnownDescriptor) -> bool:
-    # I21: of these versions, and of no other.
+def _is_of_versions(evidence: Evidence, known: KnownDescriptor) -> bool:
     said = known.descriptor
     return (evidence.adapter_version, evidence.sdk_name, evidence.sdk_version, evidence.contract_version) == (
         said.adapter_version,
@@ -82,9 +88,21 @@ def _matches(evidence: Evidence, known: KnownDescriptor) -> bool:
     )
 
 
-def _shown(evidence: Evidence, known: KnownDescriptor) -> list[str]:
-    """Keys whose claim is the one that was looked at: a level that was raised without a new version is not shown by older evidence."""
-    return [key for key, level in evidence.certified.items() if _LEVELS.get(known.capabilities[key].level) == level]
+def _shown(evidence: Evidence | None, known: KnownDescriptor) -> Mapping[str, str]:
+    """Keys that were looked at and in order, at the level at which they are claimed."""
+    if evidence is None:
+        return {}
+    shown = [key for key, level in evidence.certified.items() if _LEVELS.get(known.capabilities[key].level) == level]
+    return dict.fromkeys(shown, evidence.evidence_id)
+
+
+def _changed(known: KnownDescriptor) -> str:
+    said = known.descriptor
+    versions = _versions(said.adapter_version, said.sdk_name, said.sdk_version, known.contract_version)
+    return (
+        f"The evidence at hand is of {versions}, which runs, but what it says of its capabilities, their limits, its options or its state is not what was "
+        "certified: certify it again, and give every change of these a version of its own."
+    )
 
 
 def _lack(known: KnownDescriptor, own: list[Evidence], shelf: Shelf) -> str:

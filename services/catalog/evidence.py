@@ -6,22 +6,30 @@ The id protects against mistakes, not against forgery: whose evidence counts, th
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, cast
 
 import orjson
+from google.protobuf import json_format
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness.adapter.v1.descriptor_pb2 import Descriptor
 from services.catalog.canonical import canonical_json
-from services.common.capabilities import KEYS
+from services.common.capabilities import KEYS, USABLE
 
 SCHEMA: Final = 1
 SECTIONS: Final = tuple(range(1, 13))
+MIN_KIT_VERSION: Final = "0.1.0"
+"""The oldest kit whose verdict is worth that of this release. Raise it with the release whose kit looks at more, or more strictly."""
 MAX_EVIDENCE_BYTES: Final = 4 << 20
 CERTIFIED: Final = "certified"
 _VOLATILE: Final = frozenset({"evidence_id", "started_at", "seconds"})
 _VOLATILE_OF_CASE: Final = frozenset({"seconds", "figures"})
+
+_RELEASE: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
 
 Word = Annotated[str, Field(max_length=128)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -82,6 +90,8 @@ class Evidence:
     sdk_name: str
     sdk_version: str
     contract_version: int
+    descriptor_digest: str
+    """Of what the adapter claimed when it was looked at; see `descriptor_digest`."""
     placement: Placement
     kit_version: str
     certified: Mapping[str, str]
@@ -115,6 +125,10 @@ def _accepted(document: dict[str, Any]) -> Evidence:
         raise EvidenceRefused(f"its field {named} is not as it should be", harness_id) from None
     if said.evidence_id != evidence_id(document):
         raise EvidenceRefused("its id is not that of its content: something was changed", harness_id)
+    if _release(said.kit.version) < _release(MIN_KIT_VERSION):
+        raise EvidenceRefused(
+            f"its kit is older than {MIN_KIT_VERSION}: certify again with a kit of this release", harness_id
+        )
     if said.verdict != CERTIFIED:
         raise EvidenceRefused(f"its verdict is not {CERTIFIED}", harness_id)
     # A verdict that its own parts contradict was not made by the kit.
@@ -130,6 +144,7 @@ def _accepted(document: dict[str, Any]) -> Evidence:
         adapter.sdk_name,
         adapter.sdk_version,
         adapter.contract_version,
+        adapter.descriptor_digest,
         said.placement,
         said.kit.version,
         {key: each.claimed for key, each in said.capabilities.items() if each.result == CERTIFIED},
@@ -146,6 +161,34 @@ def evidence_id(document: Mapping[str, Any]) -> str:
         return f"cert-{hashlib.sha256(canonical_json(content)).hexdigest()[:32]}"
     except orjson.JSONEncodeError:
         raise EvidenceRefused("it is nested too deeply") from None
+
+
+def descriptor_digest(descriptor: Descriptor) -> str:
+    """Digest of what decides of a descriptor (certification, Evidence), as the kit makes it: the same before and after the catalog sanitised it."""
+    deciding = {
+        "capabilities": {
+            key: {
+                "level": int(descriptor.capabilities[key].level),
+                "constraints": json_format.MessageToDict(descriptor.capabilities[key].constraints),
+            }
+            for key in KEYS
+            if key in descriptor.capabilities and descriptor.capabilities[key].level in USABLE
+        },
+        "options_schema": json_format.MessageToDict(descriptor.options_schema),
+        "placements": sorted(int(each) for each in descriptor.placements),
+        "session_id_style": int(descriptor.session_id_style),
+        "thread_state_strategy": int(descriptor.thread_state_strategy),
+        "trust_boundary": int(descriptor.trust_boundary),
+    }
+    # Not orjson: it writes some floating-point numbers in another way than the kit.
+    text = json.dumps(deciding, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers at the beginning of a version; none: older than all."""
+    found = _RELEASE.match(version)
+    return tuple(int(each) for each in found.group().split(".")) if found else ()
 
 
 def _lasting(case: object) -> object:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from harness.catalog.v1 import harness_pb2 as pb
+from harness.common.v1.capability_pb2 import Capability
 from services.catalog.capabilities import complete
 from services.catalog.certification import Standing
 from services.catalog.operator_file import ProfileEntry
 from services.catalog.snapshot import PLACEMENTS, HarnessState
+from services.common.capabilities import USABLE
+
+NOT_SHOWN: Final = "Claimed, not shown."
+"""What the explanation of a claim without evidence begins with."""
+MAX_EXPLANATION: Final = 1_000
 
 
 def public_harness(state: HarnessState, standing: Standing) -> pb.Harness:
@@ -36,10 +44,18 @@ def public_harness(state: HarnessState, standing: Standing) -> pb.Harness:
     harness.options_schema.CopyFrom(said.options_schema)
     harness.presentation.CopyFrom(said.presentation)
     for key, capability in state.known.capabilities.items():
-        harness.capabilities[key].CopyFrom(capability)
-        # I21: a claim stays what the adapter says; what shows it is the catalog's to add.
-        harness.capabilities[key].evidence_id = standing.capabilities.get(key, "")
+        harness.capabilities[key].CopyFrom(_with_evidence(capability, standing.evidence_of(key)))
     return harness
+
+
+def _with_evidence(capability: Capability, evidence_id: str) -> Capability:
+    """I21: the level stays what the adapter claims; what shows it, or that nothing does, is the catalog's to add."""
+    told = Capability()
+    told.CopyFrom(capability)
+    told.evidence_id = evidence_id
+    if not evidence_id and capability.level in USABLE:
+        told.explanation = f"{NOT_SHOWN} {capability.explanation}".strip()[:MAX_EXPLANATION]
+    return told
 
 
 def _public_profile(profile: ProfileEntry, standing: Standing) -> pb.Profile:
@@ -50,4 +66,5 @@ def _public_profile(profile: ProfileEntry, standing: Standing) -> pb.Profile:
         placement=PLACEMENTS[profile.placement],
         model_aliases=profile.model_aliases,
         certification=standing.of_profile(profile.id),
+        capability_evidence=standing.shown.get(profile.id, {}),
     )

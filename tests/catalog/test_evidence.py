@@ -10,12 +10,21 @@ import pytest
 import yaml
 from google.protobuf import json_format
 
+import conformance.evidence as kit
 from harness.adapter.v1.descriptor_pb2 import Descriptor
 from services.catalog.certification import Standing, standing_of
 from services.catalog.descriptor_policy import admit
-from services.catalog.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceRefused, read_evidence
+from services.catalog.evidence import (
+    MAX_EVIDENCE_BYTES,
+    MIN_KIT_VERSION,
+    Evidence,
+    EvidenceRefused,
+    descriptor_digest,
+    read_evidence,
+)
 from services.catalog.evidence_folder import EvidenceFolder, Shelf
 from services.catalog.operator_file import AllowedAdapter, Operator, ProfileEntry, load_operator_file
+from services.catalog.published import public_harness
 from services.catalog.snapshot import HarnessState
 from services.common.capabilities import KEYS
 from services.common.errors import ConfigurationError
@@ -26,6 +35,10 @@ from tests.catalog.toy_adapter import descriptor
 EXPERIMENTAL, CERTIFIED, BLOCKED = 1, 2, 3
 CANARY = "canary-e51f"
 DIGEST = "sha256:" + "0" * 64
+
+
+def toy(**changes: Any) -> Descriptor:
+    return json_format.ParseDict(descriptor(**changes), Descriptor())
 
 
 def report(**changes: Any) -> dict[str, Any]:
@@ -42,7 +55,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "verdict": "certified",
         "adapter": {
             "harness_id": "toy", "adapter_version": "1.2.3", "sdk_name": "toy-sdk", "sdk_version": "9.1", "contract_version": 1,
-            "descriptor_digest": DIGEST,
+            "descriptor_digest": descriptor_digest(toy()),
         },
         "placement": "adapter",
         "replica": False,
@@ -113,6 +126,12 @@ def without(*names: str) -> dict[str, Any]:
         (encoded(report(capabilities={CANARY: 1})), "field capabilities is"),
         (encoded({**report(), "verdict": "certified", "driver": CANARY}), "something was changed"),
         (encoded({**report(verdict="failed"), "verdict": "certified"}), "something was changed"),
+        (
+            encoded(report(kit={"version": "0.0.9", "cases_digest": DIGEST})),
+            f"kit is older than {MIN_KIT_VERSION}: certify",
+        ),
+        (encoded(report(kit={"version": "0", "cases_digest": DIGEST})), "certify again with a kit of this release"),
+        (encoded(report(kit={"version": "main", "cases_digest": DIGEST})), "kit is older"),
         (encoded(report(verdict="failed")), "verdict is not certified"),
         (encoded(report(verdict="partial")), "verdict is not certified"),
         (encoded(report(sections=[1, 2])), "does not follow from its sections"),
@@ -139,7 +158,7 @@ def state(*placements: str, **changes: Any) -> HarnessState:
         for each in placements or ("provider_managed",)
     }
     allowed = AllowedAdapter("toy", "unix:/x", None, True, {profile.id: profile for profile in profiles.values()})
-    return HarnessState(allowed, admit("toy", json_format.ParseDict(descriptor(**changes), Descriptor())))
+    return HarnessState(allowed, admit("toy", toy(**changes)))
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -154,10 +173,58 @@ def test_i21_evidence_of_the_running_versions_certifies_the_claims_it_looked_at(
     one = evidence()
     found = standing(state(), one)
     assert (found.certification, found.reason, found.evidence_ids) == (CERTIFIED, "", (one.evidence_id,))
-    # Claimed and looked at; what was only claimed, and what is claimed differently now, is not shown.
-    assert found.capabilities == {"stream.text": one.evidence_id}
-    emulated = state(capabilities={"stream.text": {"level": "CAPABILITY_LEVEL_EMULATED"}})
-    assert standing(emulated, one).capabilities == {}
+    assert found.shown == {"provider": {"stream.text": one.evidence_id}}
+    assert found.evidence_of("stream.text") == one.evidence_id
+    # Claimed, and nothing looked at it.
+    assert found.evidence_of("session.multi_turn") == ""
+
+
+NATIVE = "CAPABILITY_LEVEL_NATIVE"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"capabilities": {"stream.text": {"level": "CAPABILITY_LEVEL_EMULATED"}}},
+        {"capabilities": {"stream.text": {"level": NATIVE}, "skills": {"level": NATIVE}}},
+        {
+            "capabilities": {
+                "stream.text": {"level": NATIVE},
+                "session.multi_turn": {"level": NATIVE, "constraints": {"n": 1}},
+            }
+        },
+        {"options_schema": {"type": "object", "additionalProperties": False}},
+        {"thread_state_strategy": "THREAD_STATE_STRATEGY_LANGGRAPH"},
+        {"placements": ["PLACEMENT_PROVIDER_MANAGED", "PLACEMENT_IN_PROCESS"]},
+    ],
+)
+def test_i21_a_claim_that_was_changed_without_a_new_version_turns_it_back(changes: dict[str, Any]) -> None:
+    found = standing(state(**changes), evidence())
+    assert (found.certification, found.evidence_ids, found.evidence_of("stream.text")) == (EXPERIMENTAL, (), "")
+    assert (
+        "what it says of its capabilities, their limits, its options or its state is not what was certified"
+        in found.reason
+    )
+    assert "certify it again" in found.reason
+
+
+def test_i21_texts_for_people_and_an_adapters_own_evidence_change_nothing() -> None:
+    said = descriptor()
+    capabilities = {
+        key: {**claim, "explanation": "Other words.", "evidence_id": "mine"}
+        for key, claim in said["capabilities"].items()
+    }
+    changed = state(description="Other words.", capabilities=capabilities, replay_safe=not said.get("replay_safe"))
+    assert standing(changed, evidence()).certification == CERTIFIED
+
+
+def test_the_kit_and_the_catalog_make_the_same_digest_also_of_what_the_catalog_sanitised() -> None:
+    claims = {"skills": {"level": NATIVE, "constraints": {"max_skills": 3, "ratio": 1e-7, "wide": 1e21, "half": 0.5}}}
+    schema = {"type": "object", "properties": {"n": {"type": "number", "title": "Ümläut", "multipleOf": 1e-9}}}
+    for changes in ({}, {"capabilities": claims}, {"options_schema": schema}, {"contract_versions": [1, 2]}):
+        said = toy(**changes)
+        kept = admit("toy", said).descriptor
+        assert kit.descriptor_digest(said) == descriptor_digest(said) == descriptor_digest(kept)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +233,7 @@ def test_i21_evidence_of_the_running_versions_certifies_the_claims_it_looked_at(
 )
 def test_i21_another_version_turns_it_back(running: dict[str, Any]) -> None:
     found = standing(state(**running), evidence())
-    assert (found.certification, found.evidence_ids, found.capabilities) == (EXPERIMENTAL, (), {})
+    assert (found.certification, found.evidence_ids, found.evidence_of("stream.text")) == (EXPERIMENTAL, (), "")
     assert "The evidence at hand is of adapter 1.2.3" in found.reason
 
 
@@ -189,6 +256,36 @@ def test_i21_each_placement_needs_its_own_evidence_and_in_process_is_never_certi
     assert inside.certification == EXPERIMENTAL
     assert "never certified: in" in inside.reason
     assert inside.of_profile("in") == EXPERIMENTAL
+
+
+def test_i21_a_capability_is_shown_by_evidence_of_the_profiles_own_placement() -> None:
+    hosted, worker = evidence(), evidence(placement="worker", capabilities=nothing_shown())
+    found = standing(state("provider_managed", "sandbox_pod", "in_process"), hosted, worker)
+    assert found.shown == {"provider": {"stream.text": hosted.evidence_id}, "sandbox": {}, "in": {}}
+    # Of the harness as a whole, which any of its profiles may stand for, it is not shown.
+    assert found.evidence_of("stream.text") == ""
+    both = standing(state("provider_managed", "sandbox_pod"), hosted, evidence(placement="worker"))
+    assert both.evidence_of("stream.text") == hosted.evidence_id
+
+
+def nothing_shown() -> dict[str, Any]:
+    return {key: {**each, "result": "not_verified"} for key, each in report()["capabilities"].items()}
+
+
+def test_i21_what_is_claimed_and_not_shown_says_so_wherever_it_is_listed() -> None:
+    one = evidence()
+    listed = public_harness(state(), standing(state(), one)).capabilities
+    assert (listed["stream.text"].evidence_id, "not shown" in listed["stream.text"].explanation) == (
+        one.evidence_id,
+        False,
+    )
+    claimed = listed["session.multi_turn"]
+    assert (claimed.level, claimed.evidence_id) == (1, "")
+    assert claimed.explanation.startswith("Claimed, not shown.")
+    assert "not shown" not in listed["skills"].explanation  # not claimed either
+    long = {"stream.text": {"level": NATIVE, "explanation": "x" * 1000}}
+    told = public_harness(state(capabilities=long), standing(state(capabilities=long))).capabilities["stream.text"]
+    assert (told.explanation[:20], len(told.explanation)) == ("Claimed, not shown. ", 1000)
 
 
 def test_why_there_is_no_certification_is_said() -> None:
@@ -278,6 +375,8 @@ async def test_i21_a_harness_is_certified_as_long_as_the_evidence_fits_what_runs
     assert harness.profiles[0].certification == CERTIFIED
     assert harness.capabilities["stream.text"].evidence_id == document["evidence_id"]
     assert harness.capabilities["session.multi_turn"].evidence_id == ""  # claimed, and never its own word for it
+    assert harness.capabilities["session.multi_turn"].explanation.startswith("Claimed, not shown.")
+    assert dict(harness.profiles[0].capability_evidence) == {"stream.text": document["evidence_id"]}
     assert not (await client.resolve()).descriptor.replay_safe  # claimed, and looked at by no rule
     assert (await client.list()).catalog_revision == revision  # it changes no verdict
     adapter_host.says["descriptor"] = descriptor(adapter_version="1.2.4")

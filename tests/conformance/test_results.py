@@ -1,11 +1,16 @@
 """What follows from the results of cases: for rules, capabilities, the verdict, and the evidence id."""
 
 import copy
+import shutil
 from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
 
 from conformance import evidence
 from conformance.cases import CASES
 from conformance.certification import Options, _document
+from conformance.drivers import file_of
 from conformance.results import (
     CERTIFIED,
     FAILED,
@@ -164,10 +169,40 @@ def test_the_id_is_the_digest_of_everything_but_times_and_figures():
         assert evidence.evidence_id(forged) != made["evidence_id"]
 
 
-def test_the_descriptors_digest_is_of_its_claims_and_not_of_its_evidence():
+def test_the_descriptors_digest_is_of_its_claims_and_not_of_its_evidence_or_words():
     one, other = descriptor(stream__text="native"), descriptor(stream__text="native")
     other.evidence_id = "cert-1"
+    other.description = "Other words."
     other.capabilities["stream.text"].evidence_id = "cert-1"
+    other.capabilities["stream.text"].explanation = "Other words."
+    other.capabilities["skills"].level = capability_pb2.CAPABILITY_LEVEL_UNAVAILABLE
     assert evidence.descriptor_digest(one) == evidence.descriptor_digest(other)
     other.capabilities["stream.text"].level = capability_pb2.CAPABILITY_LEVEL_EMULATED
     assert evidence.descriptor_digest(one) != evidence.descriptor_digest(other)
+
+
+@pytest.mark.parametrize(
+    "name", ["results.py", "kit.py", "certification.py", "cases/section_02.py", "drivers/claude.py"]
+)
+def test_everything_that_decides_is_in_the_digest_of_the_cases(name, tmp_path, monkeypatch):
+    package = tmp_path / "conformance"
+    shutil.copytree(Path(evidence.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(evidence, "__file__", str(package / "evidence.py"))
+    before = evidence.cases_digest()
+    with (package / "junit.py").open("a") as shown:
+        shown.write("# only how it is shown\n")
+    assert evidence.cases_digest() == before
+    with (package / name).open("a") as deciding:
+        deciding.write("# another rule\n")
+    assert evidence.cases_digest() != before
+
+
+def test_an_authors_own_driver_is_in_it_too(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    own = tmp_path / "own_words.py"
+    own.write_text("from conformance.drivers.reference import ReferenceDriver as Words\n")
+    assert file_of("reference") is None
+    with_own = evidence.cases_digest(file_of("own_words:Words"))
+    assert with_own != evidence.cases_digest()
+    own.write_text("from conformance.drivers.reference import ReferenceDriver as Words  # and more\n")
+    assert evidence.cases_digest(file_of("own_words:Words")) != with_own
