@@ -1,30 +1,23 @@
 """`python -m bench.claude`: what the Claude adapter adds to its SDK, a turn and an event, against the same stand-in of the model, in one run.
 
-One way drives the SDK directly: start the program, ask, read to the result. The other is a turn through an adapter host over gRPC, from its start to its
-terminal event. What follows a turn is not counted in either. They take turns, so that the machine is the same for both. Figures are medians; only
-differences and ratios of one run mean anything, and on a busy machine not those.
+The SDK alone: start the program, ask, read to the result. The figures are those of `bench.overhead`.
 """
 
-import argparse
-import asyncio
-import json
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, StreamEvent
 
 from adapters.claude_agent_sdk.adapter import ClaudeAdapter
 from bench.load.sampling import ProcessTree
-from conformance.plane.binding import Binding, Setting
+from bench.overhead import Play, compared, main, measured, through_host
+from conformance.plane.binding import Setting
 from conformance.plane.canary import Canaries
 from conformance.plane.facades import Facades
 from conformance.plane.observations import Observations
-from conformance.plane.run import kind
 from conformance.plane.target import Target
 from harness.common.v1 import placement_pb2
 from tests.adapters.processes import AdapterProcess
@@ -32,24 +25,6 @@ from tests.standins.messages import marked, serving_in_thread
 
 MODEL = "claude-standin-1"
 DELTA = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One way of playing turns: medians in milliseconds."""
-
-    turn_ms: float
-    long_turn_ms: float
-    events: int
-
-    @property
-    def event_ms(self) -> float:
-        """What an event costs: what a long answer takes more than a short one."""
-        return (self.long_turn_ms - self.turn_ms) / self.events
-
-
-Play = Callable[[str], Awaitable[tuple[int, float]]]
-"""Plays a turn: the deltas that came, and its seconds."""
 
 
 def directly(url: str, folder: Path) -> Play:
@@ -87,40 +62,9 @@ def directly(url: str, folder: Path) -> Play:
     return play
 
 
-def through_host(setting: Setting, target: Target) -> Play:
-    """Turns of an adapter host, each the first of a conversation, as those of the SDK alone are."""
-
-    async def play(message: str) -> tuple[int, float]:
-        binding = Binding(setting, target)
-        await binding.create()
-        begun = time.perf_counter()
-        drafts = await binding.say(message)
-        seconds = time.perf_counter() - begun
-        await binding.cleanup()
-        if kind(drafts[-1]) != "run_completed":
-            raise RuntimeError(f"a turn ended with {kind(drafts[-1])}")
-        return sum(kind(draft) == "content_delta" for draft in drafts), seconds
-
-    return play
-
-
-async def measured(ways: dict[str, Play], turns: int, events: int) -> dict[str, Measured]:
-    """Every way in turns: so many short answers, and as many of `events` deltas."""
-    short, long = marked([{"burst": [1, DELTA]}]), marked([{"burst": [1 + events, DELTA]}])
-    times: dict[tuple[str, str], list[float]] = {}
-    for number in range(turns + 1):
-        for message, wanted in ((short, 1), (long, 1 + events)):
-            for name, play in ways.items():
-                came, seconds = await play(message)
-                if came != wanted:
-                    raise RuntimeError(f"{name}: {came} deltas came, not {wanted}")
-                # The first round warms up.
-                if number:
-                    times.setdefault((name, message), []).append(seconds * 1000)
-    return {
-        name: Measured(statistics.median(times[name, short]), statistics.median(times[name, long]), events)
-        for name in ways
-    }
+def burst(count: int) -> str:
+    """A message that the stand-in answers with so many deltas."""
+    return marked([{"burst": [count, DELTA]}])
 
 
 async def bench(turns: int, events: int) -> dict[str, float]:
@@ -145,35 +89,18 @@ async def bench(turns: int, events: int) -> dict[str, float]:
                     {},
                 )
                 ways = {"sdk": directly(model.url, folder), "adapter": through_host(setting, target)}
-                made = await measured(ways, turns, events)
+                made = await measured(ways, burst, turns, events)
             memory = ProcessTree(host.pid).memory_mib()
             await target.close()
         finally:
             await host.stop()
-    sdk, adapter = made["sdk"], made["adapter"]
-    return {
-        "sdk_turn_ms": sdk.turn_ms,
-        "adapter_turn_ms": adapter.turn_ms,
-        "added_turn_ms": adapter.turn_ms - sdk.turn_ms,
-        "sdk_event_ms": sdk.event_ms,
-        "adapter_event_ms": adapter.event_ms,
-        "added_event_ms": adapter.event_ms - sdk.event_ms,
-        "host_mib": memory,
-    }
+    return compared(made["sdk"], made["adapter"], memory)
 
 
-def main(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.claude", description=__doc__)
-    parser.add_argument("--turns", type=int, default=10, help="turns of each kind and way (10)")
-    parser.add_argument("--events", type=int, default=2000, help="deltas of a long answer (2000)")
-    given = parser.parse_args(arguments)
-    if given.turns < 1 or given.events < 1:
-        parser.error("--turns and --events must be 1 or more")
-    figures = asyncio.run(bench(given.turns, given.events))
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=1))
-    return 0
+    return main("python -m bench.claude", __doc__, bench, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))

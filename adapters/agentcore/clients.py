@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -39,13 +40,32 @@ class Address:
 
 @dataclass(slots=True)
 class Connections:
-    """The clients of one address. `streams` has a short life of calls beside it in `calls`, so that neither waits for the other's connections."""
+    """The clients of one address. Calls that are no streams have clients of their own, so that neither waits for the other's connections; most turns make
+    none, so those are made when they are first wanted.
+    """
 
     address: Address
     streams: Any
-    calls: Any
-    control: Any
     room: asyncio.Semaphore
+    _make: Callable[[str, Address], Any] = field(repr=False)
+    _made: dict[str, Any] = field(default_factory=dict[str, Any])
+    _making: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def calls(self) -> Any:
+        """For short calls of the data plane. Makes the client when it is first asked for, which takes a while: not on the event loop."""
+        return self._later(DATA)
+
+    @property
+    def control(self) -> Any:
+        """For the control plane, as `calls`."""
+        return self._later(CONTROL)
+
+    def _later(self, service: str) -> Any:
+        with self._making:
+            if service not in self._made:
+                self._made[service] = self._make(service, self.address)
+            return self._made[service]
 
     @contextlib.asynccontextmanager
     async def stream(self) -> AsyncGenerator[Any, None]:
@@ -66,7 +86,9 @@ class Connections:
 
     def close(self) -> None:
         """Closes what is open. Blocks shortly."""
-        for client in (self.streams, self.calls, self.control):
+        with self._making:
+            clients = [self.streams, *self._made.values()]
+        for client in clients:
             close_connections(client)
 
 
@@ -79,6 +101,8 @@ class Clients:
             logging.getLogger(name).setLevel(logging.ERROR)
         self._open: dict[Address, _Shared] = {}
         self._session: Any = None
+        # boto3's session is not for several threads at once.
+        self._making = threading.Lock()
 
     async def acquire(self, profile: Profile) -> Connections:
         """The clients of a profile, for one more user; each is to be released once. Raises ConfigurationError without a region."""
@@ -111,23 +135,20 @@ class Clients:
 
     def _made(self, address: Address) -> Connections:
         try:
-            # One session for all: what it read of the service's model is not read again.
-            self._session = self._session or cast("Any", boto3).session.Session()
-            return Connections(
-                address,
-                self._client(DATA, address.region, address.endpoint_url, address.read_timeout_seconds, address),
-                self._client(DATA, address.region, address.endpoint_url, CALL_SECONDS, address),
-                self._client(CONTROL, address.region, address.control_endpoint_url, CALL_SECONDS, address),
-                asyncio.Semaphore(address.max_connections),
-            )
+            streams = self._client(DATA, address.endpoint_url, address.read_timeout_seconds, address)
         except (BotoCoreError, ValueError) as error:
             raise ConfigurationError(
                 "No client of the provider can be made with the profile's region and endpoint_url.",
                 code="profile_invalid",
                 diagnostic=type(error).__name__,
             ) from None
+        return Connections(address, streams, asyncio.Semaphore(address.max_connections), self._for_calls)
 
-    def _client(self, service: str, region: str, endpoint: str, read_timeout: int, address: Address) -> Any:
+    def _for_calls(self, service: str, address: Address) -> Any:
+        endpoint = address.control_endpoint_url if service == CONTROL else address.endpoint_url
+        return self._client(service, endpoint, CALL_SECONDS, address)
+
+    def _client(self, service: str, endpoint: str, read_timeout: int, address: Address) -> Any:
         config = Config(
             # I11: nothing is sent twice by the SDK; what may be sent again is decided where it is known that nothing ran.
             retries={"total_max_attempts": 1},
@@ -135,7 +156,12 @@ class Clients:
             read_timeout=read_timeout,
             max_pool_connections=address.max_connections,
         )
-        client = self._session.client(service, region_name=region, endpoint_url=endpoint or None, config=config)
+        with self._making:
+            # One session for all: what it read of the service's model is not read again.
+            self._session = self._session or cast("Any", boto3).session.Session()
+            client = self._session.client(
+                service, region_name=address.region, endpoint_url=endpoint or None, config=config
+            )
         own_connections(client)
         return client
 
