@@ -118,7 +118,8 @@ def _services(layout: Layout, secrets: SecretFiles, options: Options) -> list[Co
         if name == "catalog":
             named = _named(options, options.token_variables)
             config_file = str(options.config_file.absolute())
-            return {**named, "HARNESS_CONFIG_FILE": config_file, "HARNESS_SESSIONS_ADDRESS": sessions}
+            egress = {"HARNESS_MODEL_EGRESS_ADDRESS": layout.model_facade} if options.model_egress else {}
+            return {**named, **egress, "HARNESS_CONFIG_FILE": config_file, "HARNESS_SESSIONS_ADDRESS": sessions}
         if name == "sessions":
             return {
                 "HARNESS_FACADE_LISTEN": layout.facade(replica),

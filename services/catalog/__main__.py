@@ -12,6 +12,8 @@ from services.catalog import provider_check
 from services.catalog.adapter_watch import Pace
 from services.catalog.agents import Agents
 from services.catalog.clients import AdapterClient, ProviderClient, SessionsClient
+from services.catalog.egress_client import EgressClient
+from services.catalog.endpoint_watch import EndpointWatch
 from services.catalog.operator_file import load_operator_file
 from services.catalog.publish import Publisher
 from services.catalog.reconciling import Reconciler
@@ -42,6 +44,7 @@ async def build(context: ServiceContext[CatalogSettings]) -> Service:
         store,
         lambda adapter: AdapterClient(adapter, settings.adapter_timeout_seconds),
         Pace(settings.adapter_poll_seconds, time.monotonic),
+        _endpoints(context),
     )
     context.resources.push_async_callback(registry.close)
     agents = Agents(store, Publisher(store, lambda: time.time_ns() // 1_000_000, new_nonce), registry)
@@ -69,6 +72,15 @@ async def build(context: ServiceContext[CatalogSettings]) -> Service:
         ],
         on_start=[start],
     )
+
+
+def _endpoints(context: ServiceContext[CatalogSettings]) -> EndpointWatch | None:
+    settings = context.settings
+    if settings.model_egress_address is None:
+        return None
+    client = EgressClient(settings.model_egress_address, settings.outgoing_token, settings.adapter_timeout_seconds)
+    context.resources.push_async_callback(client.close)
+    return EndpointWatch(client.endpoints, settings.adapter_poll_seconds)
 
 
 def _sessions(context: ServiceContext[CatalogSettings]) -> SessionsClient | None:

@@ -11,6 +11,7 @@ from harness.adapter.v1.reconciliation_service_pb2 import ReconcileAgentsRequest
 from services.catalog.adapter_watch import AdapterWatch, Descriptors, Pace
 from services.catalog.certification import Standing, standing_of
 from services.catalog.clients import AdapterClient
+from services.catalog.endpoint_watch import EndpointWatch
 from services.catalog.evidence_folder import EvidenceFolder, Shelf
 from services.catalog.operator_file import AllowedAdapter, Operator
 from services.catalog.snapshot import HarnessState, Snapshot, catalog_revision
@@ -34,10 +35,13 @@ class Registry:
         descriptors: Descriptors,
         make_client: Callable[[AllowedAdapter], AdapterClient],
         pace: Pace,
+        endpoints: EndpointWatch | None = None,
     ) -> None:
+        """`endpoints`: what is known of the model egress; None: there is none."""
         self._retention_profiles = operator.retention_profiles
         self.tools: Tools = operator.tools
         self._pace = pace
+        self._endpoints = endpoints
         self._revision = ""
         self._evidence = None if operator.evidence is None else EvidenceFolder(operator.evidence)
         self.shelf = Shelf()
@@ -57,6 +61,8 @@ class Registry:
             await watch.load()
         for watch in self._watches.values():
             watch.start(tasks)
+        if self._endpoints is not None:
+            self._endpoints.start(tasks)
 
     def standing(self, state: HarnessState) -> Standing:
         """How far the claims of a harness are shown now."""
@@ -64,7 +70,7 @@ class Registry:
 
     def snapshot(self) -> Snapshot:
         """What is known now."""
-        states: Mapping[str, HarnessState] = {name: watch.state for name, watch in self._watches.items()}
+        states: Mapping[str, HarnessState] = {name: self._shown(watch) for name, watch in self._watches.items()}
         if not self._revision:
             self._revision = catalog_revision(states.values(), self._retention_profiles, self.tools)
         return Snapshot(states, self._revision, self._retention_profiles, self.tools)
@@ -94,7 +100,7 @@ class Registry:
         if watch is None:
             return None
         await self._look_if_old(watch)
-        return watch.state
+        return self._shown(watch)
 
     async def evaluate(self, harness_id: str, request: EvaluateRequest) -> EvaluateResponse | None:
         """The adapter's own verdict on a blueprint, None while it is away."""
@@ -111,6 +117,9 @@ class Registry:
     async def close(self) -> None:
         """Ends every connection."""
         await asyncio.gather(*(client.close() for client in self._clients.values()))
+
+    def _shown(self, watch: AdapterWatch) -> HarnessState:
+        return watch.state if self._endpoints is None else self._endpoints.shown(watch.state)
 
     async def _look_if_old(self, watch: AdapterWatch) -> None:
         if self._pace.clock() - watch.state.looked_at >= OLD_SECONDS:

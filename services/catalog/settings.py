@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from services.common.settings import Addresses, ServiceSettings
+from services.common.settings import Address, Addresses, ServiceSettings
 
 
 class CatalogSettings(ServiceSettings):
@@ -23,6 +23,12 @@ class CatalogSettings(ServiceSettings):
         float,
         Field(gt=0, le=60, description="Seconds an adapter has to answer about itself or a blueprint (I23, I35)."),
     ] = 3.0
+    model_egress_address: Annotated[
+        Address | None,
+        Field(
+            description="Where the model egress is: `unix:/path` or `host:port`. Without it, no list says which model endpoint lacks its key."
+        ),
+    ] = None
     sessions_address: Annotated[
         Addresses | None,
         Field(

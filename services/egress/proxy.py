@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,6 +15,7 @@ from services.egress.admission import Admission
 from services.egress.endpoints import CredentialMissing, Endpoint
 from services.egress.refusal import Refusal
 from services.egress.settings import EgressSettings
+from services.egress.standing import Standing
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -30,8 +31,11 @@ class Gone(Exception):
 class Proxy:
     """An ASGI application. `client` is shared by all endpoints and follows no redirect: an endpoint cannot send a credential elsewhere."""
 
-    def __init__(self, admission: Admission, client: httpx.AsyncClient, settings: EgressSettings) -> None:
+    def __init__(
+        self, admission: Admission, standing: Standing, client: httpx.AsyncClient, settings: EgressSettings
+    ) -> None:
         self._admission = admission
+        self._standing = standing
         self._client = client
         self._settings = settings
 
@@ -54,15 +58,24 @@ class Proxy:
             await exchange.begin(200, {"content-length": "0"})
             await exchange.finish()
             return
+        if (body := self._standing.answer(scope["method"], scope["path"], headers)) is not None:
+            await exchange.begin(200, {"content-type": "application/json", "content-length": str(len(body))})
+            await exchange.finish(body)
+            return
         if not passage.passes(scope["method"], scope["path"]):
             raise Refusal(404, "Only the Messages API passes here: POST /v1/messages and /v1/messages/count_tokens.")
-        capability = self._admission.capability(passage.presented_token(headers))
+        token = passage.presented_token(headers)
+        capability = self._admission.capability(token)
         with self._admission.place(capability.run_id), metrics.AT_WORK.track_inprogress():
             endpoint = await self._admission.endpoint(capability)
             exchange.endpoint = endpoint.entry.id
             try:
                 async with asyncio.timeout(self._settings.response_seconds):
-                    await self._pass_on(scope, headers, receive, exchange, endpoint, capability)
+                    # I10, I27: what a run asked for goes on no longer than the run has its conversation.
+                    await _first_of(
+                        self._pass_on(scope, headers, receive, exchange, endpoint, capability),
+                        self._admission.until_over(token),
+                    )
             except TimeoutError:
                 raise Refusal(504, "The request took longer than any may.") from None
 
@@ -78,13 +91,15 @@ class Proxy:
         started = time.monotonic()
         body = Body(receive, self._settings.max_body_bytes, self._settings.silence_seconds)
         async with AsyncExitStack() as resources:
-            response = await self._asked(scope, headers, body, endpoint, capability, resources)
-            metrics.FIRST_BYTE.labels(endpoint.entry.id).observe(time.monotonic() - started)
-            if response.is_redirect:
-                raise Refusal(502, "The model endpoint answered with a redirect, which is not followed.")
-            await exchange.begin(response.status_code, passage.response_headers(response.headers.items()))
             left = asyncio.ensure_future(body.gone())
             resources.callback(left.cancel)
+            response = await self._asked(scope, headers, body, left, endpoint, resources)
+            metrics.FIRST_BYTE.labels(endpoint.entry.id).observe(time.monotonic() - started)
+            _log.debug(
+                "model_request", endpoint=endpoint.entry.id, status=response.status_code, run_id=capability.run_id
+            )
+            _check_answer(response, endpoint)
+            await exchange.begin(response.status_code, passage.response_headers(response.headers.items()))
             try:
                 await exchange.stream(response.aiter_raw(), left)
             except httpx.HTTPError as error:
@@ -97,8 +112,8 @@ class Proxy:
         scope: Message,
         headers: list[tuple[str, str]],
         body: "Body",
+        left: "asyncio.Future[None]",
         endpoint: Endpoint,
-        capability: Capability,
         resources: AsyncExitStack,
     ) -> httpx.Response:
         """The endpoint's answer, its head read. What cannot have reached the endpoint says so."""
@@ -116,7 +131,7 @@ class Proxy:
         url = f"{endpoint.entry.base_url}{scope['path']}{'?' + query if query else ''}"
         request = self._client.build_request("POST", url, headers={**sent, name: value}, content=body.chunks())
         try:
-            response = await self._client.send(request, stream=True)
+            response = await _unless(left, self._client.send(request, stream=True))
         except (httpx.ConnectTimeout, httpx.ConnectError, httpx.PoolTimeout):
             raise Refusal(502, "The model endpoint cannot be reached.", again=True) from None
         except httpx.TimeoutException:
@@ -125,7 +140,6 @@ class Proxy:
             _log.warning("model_request_broken", endpoint=endpoint.entry.id, kind=type(error).__name__)
             raise Refusal(502, "The model endpoint broke off before it answered.") from None
         resources.push_async_callback(response.aclose)
-        _log.debug("model_request", endpoint=endpoint.entry.id, status=response.status_code, run_id=capability.run_id)
         return response
 
 
@@ -136,9 +150,17 @@ class Body:
         self._receive = receive
         self._max_bytes = max_bytes
         self._silence_seconds = silence_seconds
+        self._was_read = asyncio.Event()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Its pieces. Raises `Refusal` for a body that is too large or too slow, `Gone`."""
+        try:
+            async for piece in self._pieces():
+                yield piece
+        finally:
+            self._was_read.set()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
         size, more = 0, True
         while more:
             try:
@@ -157,7 +179,8 @@ class Body:
                 yield piece
 
     async def gone(self) -> None:
-        """Returns when the worker goes away; to be asked once the body was read."""
+        """Returns when the worker goes away after its body was read."""
+        await self._was_read.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -204,6 +227,49 @@ class Exchange:
         body = refusal.body()
         await self.begin(refusal.status, {**refusal.headers(), "content-length": str(len(body))})
         await self.finish(body)
+
+
+async def _first_of(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
+    """What comes first ends the other: the end of `work`, or what `watch` raises."""
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(watch)
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.wait((working, watching))
+    await (watching if working.cancelled() else working)
+
+
+async def _unless(left: "asyncio.Future[None]", sending: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
+    """The answer's head. Raises `Gone` when the worker leaves before it comes; what comes all the same is closed."""
+    asking = asyncio.ensure_future(sending)
+    answered = False
+    try:
+        await asyncio.wait((asking, left), return_when=asyncio.FIRST_COMPLETED)
+        answered = asking.done()
+    finally:
+        if not answered:
+            asking.cancel()
+            await asyncio.wait((asking,))
+            if not asking.cancelled() and asking.exception() is None:
+                await asking.result().aclose()
+    if not answered:
+        raise Gone
+    return asking.result()
+
+
+def _check_answer(response: httpx.Response, endpoint: Endpoint) -> None:
+    """Refuses what must not go into the sandbox as the endpoint says it."""
+    if response.is_redirect:
+        raise Refusal(502, "The model endpoint answered with a redirect, which is not followed.")
+    if response.status_code in (401, 403):
+        # I28, I22: it is about the operator's credential, which some endpoints quote.
+        _log.error("model_credential_refused", endpoint=endpoint.entry.id, status=response.status_code)
+        raise Refusal(
+            response.status_code,
+            f"The model endpoint {endpoint.entry.id} refuses the credential of the mesh, or what it may do: the operator has to look.",
+        )
 
 
 def _too_large(max_bytes: int) -> Refusal:

@@ -1,41 +1,44 @@
 """The process: socket, uvicorn, readiness, and the order of a stop (I32, I33)."""
 
-import asyncio
-import contextlib
 import logging
 import socket
-from collections.abc import Generator
 from contextlib import AsyncExitStack
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
-import uvicorn
 
 from services.common.capability_token import CapabilityVerifier
 from services.common.channels import connect
 from services.common.errors import ConfigurationError
+from services.common.http_server import serve_http
 from services.common.logs import get_logger
 from services.common.metrics import MetricsListener
+from services.common.open_files import room_for
 from services.common.process import Process
 from services.common.sockets import prepare_unix_socket, private_umask
 from services.egress.admission import Admission
 from services.egress.clients import GET_BINDING, SessionsClient
 from services.egress.endpoints import CredentialMissing, Endpoint, load_endpoints
+from services.egress.http_protocol import protocol
 from services.egress.proxy import Proxy
 from services.egress.settings import AUDIENCE, EgressSettings
+from services.egress.standing import Standing
 
 FOR_WORKERS: Final = 0o666
 """Mode of a unix socket: workers run as another user, so the folder, not the socket, limits who gets there."""
 BACKLOG: Final = 1_024
+SPARE_FILES: Final = 128  # the connection to sessions, logs, and what the libraries open
 _log = get_logger(__name__)
 
 
 async def serve(process: Process[EgressSettings]) -> None:
     """Serves until a stop is asked for, lets running requests finish inside the grace period, and returns."""
-    settings = process.settings
-    # Its line for each request tells where an endpoint is, which is the operator's.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    settings = _with_open_files(process.settings)
+    # Their lines tell where an endpoint is and what it answers, which is the operator's.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     endpoints = load_endpoints(settings.config_file)
     for endpoint in endpoints.values():
         _look_at(endpoint)
@@ -46,7 +49,9 @@ async def serve(process: Process[EgressSettings]) -> None:
         resources.callback(_close, listener, address)
         peer = connect(settings.sessions_address, settings.outgoing_token, idempotent_methods=[GET_BINDING])
         resources.push_async_callback(peer.close)
-        client = httpx.AsyncClient(follow_redirects=False, timeout=_timeout(settings), limits=_limits(settings))
+        client = httpx.AsyncClient(
+            follow_redirects=False, timeout=_timeout(settings), limits=_limits(settings), cookies=_no_cookies()
+        )
         resources.push_async_callback(client.aclose)
         admission = Admission(
             CapabilityVerifier(settings.verify_keys(), AUDIENCE),
@@ -54,23 +59,18 @@ async def serve(process: Process[EgressSettings]) -> None:
             endpoints,
             limit=settings.max_requests,
             limit_of_run=settings.max_requests_of_run,
+            look_again_seconds=settings.look_again_seconds,
         )
-        server = _Server(_config(Proxy(admission, client, settings), settings))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        started = asyncio.create_task(server.has_started.wait())
-        await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            started.cancel()
-            serving.result()
-            raise RuntimeError("the HTTP server ended while it started")
-        process.announce_ready(address=address)
-        await process.stop_requested.wait()
-        server.should_exit = True
-        impatient = asyncio.create_task(process.stop_now.wait())
-        await asyncio.wait((serving, impatient), return_when=asyncio.FIRST_COMPLETED)
-        server.force_exit = True
-        impatient.cancel()
-        await serving
+        proxy = Proxy(admission, Standing(endpoints, settings.service_tokens), client, settings)
+        await serve_http(process, proxy, protocol(settings), listener, address, backlog=BACKLOG, date_header=False)
+
+
+def _with_open_files(settings: EgressSettings) -> EgressSettings:
+    """Raises the process's limit of open files, or lowers a default that this machine has no room for."""
+    asked_for = "max_connections" in settings.model_fields_set
+    others = settings.max_requests + SPARE_FILES
+    room = room_for(settings.max_connections, others, "HARNESS_MAX_CONNECTIONS", asked_for=asked_for)
+    return settings.model_copy(update={"max_connections": room})
 
 
 def _look_at(endpoint: Endpoint) -> None:
@@ -83,46 +83,17 @@ def _look_at(endpoint: Endpoint) -> None:
         _log.warning("model_endpoint_without_tls", endpoint=endpoint.entry.id)
 
 
+def _no_cookies() -> CookieJar:
+    """A jar that takes none. I28: what an endpoint gives to one run must not go along with another's request."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+
+
 def _timeout(settings: EgressSettings) -> httpx.Timeout:
     return httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds, pool=settings.connect_seconds)
 
 
 def _limits(settings: EgressSettings) -> httpx.Limits:
     return httpx.Limits(max_connections=settings.max_requests, max_keepalive_connections=64)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: the process has its own."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.has_started = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.has_started.set()
-
-
-def _config(proxy: Proxy, settings: EgressSettings) -> uvicorn.Config:
-    application: Any = proxy
-    return uvicorn.Config(
-        application,
-        http="httptools",
-        ws="none",
-        loop="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        backlog=BACKLOG,
-        timeout_graceful_shutdown=max(1, int(settings.shutdown_grace_seconds)),
-    )
 
 
 def _close(listener: socket.socket, address: str) -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
+from services.catalog.egress_client import EgressClient
+from services.catalog.endpoint_watch import EgressAway
 from tests.egress.conftest import KEY, Egress
-from tests.sessions.processes import fence_of
+from tests.sessions.processes import TOKEN, fence_of
 
 BODY = b'{"model": "m"}'
 
@@ -227,3 +230,22 @@ async def test_i33_a_stop_lets_a_running_answer_end(egress: Egress) -> None:
         egress.upstream.go_on.set()
         assert b"".join([piece async for piece in pieces]) == b"event: b\n\n"
     assert await stopping == 0
+
+
+async def test_a_service_is_told_which_endpoints_have_their_credential_and_a_worker_is_not(egress: Egress) -> None:
+    """As they are now: a key that goes or comes is seen by the next question. To others the path is as if it were not there."""
+    asked = EgressClient(f"unix:{egress.socket}", SecretStr(TOKEN), 60)
+    try:
+        assert await asked.endpoints() == {"main": True, "bearer": True, "gone": True}
+        egress.key_file.unlink()
+        assert await asked.endpoints() == {"main": False, "bearer": True, "gone": True}
+    finally:
+        await asked.close()
+    async with egress.client() as client:
+        for token in ("x", await egress.token("a"), f"{TOKEN}x"):
+            answer = await client.get("/endpoints", headers={"authorization": f"Bearer {token}"})
+            assert (answer.status_code, "main" in answer.text) == (404, False)
+    stranger = EgressClient(f"unix:{egress.socket}", SecretStr("another"), 60)
+    with pytest.raises(EgressAway, match="404"):
+        await stranger.endpoints()
+    await stranger.close()
