@@ -1,5 +1,6 @@
 """Who may ask: a run that holds its conversation now, with the runtime its token was made for (worker protocol, Fence; I28, I35)."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -36,12 +37,14 @@ class Admission:
         *,
         limit: int,
         limit_of_run: int,
+        look_again_seconds: float,
     ) -> None:
         self._verifier = verifier
         self._holder_of = holder_of
         self._endpoints = endpoints
         self._limit = limit
         self._limit_of_run = limit_of_run
+        self._look_again_seconds = look_again_seconds
         self._of_run: Counter[str] = Counter()
 
     @property
@@ -72,6 +75,18 @@ class Admission:
         if holder != wanted:
             raise _over()
         return endpoint
+
+    async def until_over(self, token: str) -> None:
+        """Raises `Refusal` once the token is over or its run does not hold its conversation any more; never returns. That nobody can say so now
+        ends nothing.
+        """
+        while True:
+            await asyncio.sleep(self._look_again_seconds)
+            try:
+                await self.endpoint(self.capability(token))
+            except Refusal as refusal:
+                if not refusal.again:
+                    raise
 
     @contextmanager
     def place(self, run_id: str) -> Generator[None]:

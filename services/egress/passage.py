@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
+from services.egress.refusal import Refusal
+
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 HEALTH: Final = "/healthz"
@@ -13,7 +15,15 @@ _QUERY: Final = frozenset({"beta"})
 # Everything else says something of the sandbox, or could say something to whoever is behind the endpoint.
 _ASKED: Final = frozenset({"accept", "anthropic-beta", "anthropic-version", "content-length", "content-type"})
 _ANSWERED: Final = frozenset(
-    {"content-length", "content-type", "request-id", "retry-after", "retry-after-ms", "x-should-retry"}
+    {
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "request-id",
+        "retry-after",
+        "retry-after-ms",
+        "x-should-retry",
+    }
 )
 MAX_HEADER_CHARACTERS: Final = 4_096
 _BEARER: Final = "bearer "
@@ -32,15 +42,27 @@ def query_that_passes(query: str) -> str:
 
 
 def request_headers(headers: Headers) -> dict[str, str]:
-    """The headers that go to the endpoint, without credential. What is encoded comes back as it is: nothing here unpacks it."""
-    kept = _kept(headers, _ASKED)
+    """The headers that go to the endpoint, without credential; several of one name are one list. What is encoded comes back as it is: nothing here
+    unpacks it. Raises `Refusal` for a header that cannot go along whole.
+    """
+    kept: dict[str, str] = {}
+    for name, value in headers:
+        if name in _ASKED:
+            kept[name] = f"{kept[name]}, {value}" if name in kept else value
+    for name, value in kept.items():
+        if not value.isascii() or len(value) > MAX_HEADER_CHARACTERS:
+            raise Refusal(400, f"The header {name} must have at most {MAX_HEADER_CHARACTERS} characters of ASCII.")
     kept["accept-encoding"] = "identity"
     return kept
 
 
 def response_headers(headers: Headers) -> dict[str, str]:
-    """The headers that go back into the sandbox."""
-    return _kept(headers, _ANSWERED)
+    """The headers that go back into the sandbox, but for what is no ASCII or too long."""
+    kept: dict[str, str] = {}
+    for name, value in headers:
+        if name in _ANSWERED and name not in kept and value.isascii() and len(value) <= MAX_HEADER_CHARACTERS:
+            kept[name] = value
+    return kept
 
 
 def presented_token(headers: Headers) -> str:
@@ -51,11 +73,3 @@ def presented_token(headers: Headers) -> str:
         if (name == "authorization" and value.lower().startswith(_BEARER)) or name == "x-api-key"
     }
     return found.pop() if len(found) == 1 else ""
-
-
-def _kept(headers: Headers, names: frozenset[str]) -> dict[str, str]:
-    kept: dict[str, str] = {}
-    for name, value in headers:
-        if name in names and name not in kept and len(value) <= MAX_HEADER_CHARACTERS:
-            kept[name] = value
-    return kept

@@ -12,6 +12,7 @@ _KINDS: Final = {
     408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
+    431: "request_too_large",
     502: "api_error",
     503: "overloaded_error",
     504: "timeout_error",

@@ -45,6 +45,9 @@ class EgressSettings(ProcessSettings):
     max_body_bytes: Annotated[
         int, Field(ge=1_024, le=268_435_456, description="Bytes of a request's body; more is 413.")
     ] = 33_554_432
+    max_connections: Annotated[
+        int, Field(ge=1, le=100_000, description="Connections of workers at once; one more is answered 529.")
+    ] = 2_048
     connect_seconds: Annotated[float, Field(gt=0, le=300, description="Seconds to reach an endpoint.")] = 10.0
     silence_seconds: Annotated[
         float,
@@ -55,6 +58,15 @@ class EgressSettings(ProcessSettings):
     response_seconds: Annotated[
         float, Field(gt=0, le=86_400, description="Seconds a whole request with its answer may take.")
     ] = 3_600.0
+
+    look_again_seconds: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=300,
+            description="Seconds between two looks whether the run of a request that is being answered still holds its conversation.",
+        ),
+    ] = 5.0
 
     @field_validator("capability_verify_keys")
     @classmethod

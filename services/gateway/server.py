@@ -1,14 +1,13 @@
 """The process: socket, uvicorn, readiness, and the order of a stop (I32, I33)."""
 
-import resource
 import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from services.common.errors import ConfigurationError
 from services.common.http_server import serve_http
-from services.common.logs import get_logger
 from services.common.metrics import MetricsListener
+from services.common.open_files import room_for
 from services.common.process import Process
 from services.common.sockets import PRIVATE, prepare_unix_socket, private_umask
 from services.gateway.app import Gateway
@@ -24,7 +23,6 @@ BACKLOG = 4_096
 SEND_BUFFER_BYTES = 131_072
 """What the kernel keeps (it doubles the number) for a client that does not read; left alone it grows to megabytes for each of them (I14, I35)."""
 SPARE_FILES = 256  # upstream channels, logs, and what the libraries open
-_log = get_logger(__name__)
 
 
 async def serve(process: Process[GatewaySettings]) -> None:
@@ -63,23 +61,10 @@ async def serve(process: Process[GatewaySettings]) -> None:
 
 
 def _with_open_files(settings: GatewaySettings) -> GatewaySettings:
-    """Raises the process's limit of open files, for every connection is one. Where the machine does not allow enough, a bound the operator set is refused
-    (`ConfigurationError`), and the default is lowered, with a warning.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = settings.max_connections
-    if hard != resource.RLIM_INFINITY and wanted + SPARE_FILES > hard:
-        if "max_connections" in settings.model_fields_set or hard <= SPARE_FILES:
-            raise ConfigurationError(
-                f"HARNESS_MAX_CONNECTIONS: {wanted} connections need {wanted + SPARE_FILES} open files, the system allows {hard}: "
-                "lower the setting or raise the limit."
-            )
-        wanted = hard - SPARE_FILES
-        _log.warning("connections_limited_by_open_files", max_connections=wanted, open_files=hard)
-        settings = settings.model_copy(update={"max_connections": wanted})
-    if soft != resource.RLIM_INFINITY and soft < wanted + SPARE_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted + SPARE_FILES, hard))
-    return settings
+    """Raises the process's limit of open files, or lowers a default that this machine has no room for."""
+    asked_for = "max_connections" in settings.model_fields_set
+    room = room_for(settings.max_connections, SPARE_FILES, "HARNESS_MAX_CONNECTIONS", asked_for=asked_for)
+    return settings.model_copy(update={"max_connections": room})
 
 
 def _bind(address: str) -> tuple[socket.socket, str]:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,23 @@ def sessions() -> Iterator[Sessions]:
 
 @pytest.fixture
 async def egress(folder: Path, sessions: Sessions) -> AsyncIterator[Egress]:
+    async with _running(folder, sessions) as egress:
+        yield egress
+
+
+@pytest.fixture
+async def few_connections(folder: Path, sessions: Sessions) -> AsyncIterator[Egress]:
+    """Four, and no more."""
+    async with _running(folder, sessions, max_connections="4") as egress:
+        yield egress
+
+
+@asynccontextmanager
+async def _running(folder: Path, sessions: Sessions, **settings: str) -> AsyncGenerator[Egress]:
     client = Client(sessions, agent=f"agent-{folder.name}")
+    bounds = {"max_requests_of_run": "2", "max_body_bytes": "65536", "look_again_seconds": "0.2"}
     async with serving() as upstream:
-        egress = await Egress(folder, client, upstream, max_requests_of_run="2", max_body_bytes="65536").started()
+        egress = await Egress(folder, client, upstream, **(bounds | settings)).started()
         yield egress
         upstream.go_on.set()
         await egress.stop()

@@ -22,6 +22,8 @@ class Upstream:
     first_sent: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     cut_after_first: bool = False
+    # Nothing at all is answered until `go_on`.
+    head_waits: bool = False
     # Set when the egress let go of a request that was being answered.
     dropped: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -29,8 +31,10 @@ class Upstream:
         self.asked.append((request.path_qs, dict(request.headers), await request.read()))
         self.arrivals.put_nowait(request.path)
         response = web.StreamResponse(status=self.status, headers=self.headers)
-        await response.prepare(request)
         try:
+            if self.head_waits:
+                await self.go_on.wait()
+            await response.prepare(request)
             for number, piece in enumerate(self.pieces):
                 if number:
                     await self.go_on.wait()
