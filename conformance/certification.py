@@ -26,6 +26,7 @@ from conformance.plain import plain_text
 from conformance.plane.binding import Binding, Setting
 from conformance.plane.canary import Canaries
 from conformance.plane.facades import Facades
+from conformance.plane.machine import SEES, TargetProcess
 from conformance.plane.observations import Observations
 from conformance.plane.refusals import Refusal
 from conformance.plane.target import Garbled, Target
@@ -56,6 +57,8 @@ class Options:
     replica: str = ""
     descriptor: str = ""
     facades: str = ""
+    # Process id of the target, on this machine, so that the kit can look at what it leaves; 0: not told.
+    pid: int = 0
     # Further workers of the same adapter, so that cases need not wait for one another.
     beside: tuple[str, ...] = ()
 
@@ -144,6 +147,7 @@ class Certifier:
             placement_pb2.PLACEMENT_SANDBOX_POD if worker else _placement(descriptor),
             settings,
             agent_options,
+            process=_process(options.pid),
         )
         skills = self._skills(descriptor) if worker else ()
         for each in targets:
@@ -376,6 +380,20 @@ def _document(
 
 
 # --- whom it has before it ---
+
+
+def _process(pid: int) -> TargetProcess | None:
+    if not pid:
+        return None
+    if not SEES:
+        raise TargetError("--pid: only on Linux can the kit look at a process.", "Leave it out.")
+    process = TargetProcess(pid)
+    try:
+        process.descriptors()
+    except OSError as error:
+        hint = "Give the id of the process that serves the target, on this machine and of the same user."
+        raise TargetError(f"--pid: process {pid} cannot be looked at: {error.strerror}.", hint) from None
+    return process
 
 
 def _is_address(text: str) -> bool:

@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--certify-replica", default="", metavar="ADDRESS")
     group.addoption("--certify-descriptor", default="", metavar="FILE|ADDRESS")
     group.addoption("--certify-facades", default="", metavar="HOST:PORT")
+    group.addoption("--certify-pid", type=int, default=0, metavar="PID")
     group.addoption("--certify-token-file", default="", metavar="FILE")
 
 
@@ -44,6 +45,7 @@ def _options(config: pytest.Config) -> Options:
         replica=given("replica"),
         descriptor=given("descriptor"),
         facades=given("facades"),
+        pid=int(given("pid") or 0),
     )
 
 

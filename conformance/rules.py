@@ -542,8 +542,9 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "R12.3",
-        "Nothing is left of ended runs: once all runs of the certification have ended and their runtimes were cleaned up, capacity, if given, counts "
-        "none as active.",
+        "Of bindings that were cleaned up nothing is left that the kit can see: capacity, if given, counts none of their runs as active; no call of theirs "
+        "to a facade is open or follows; connections to the facades do not grow with bindings that come and go, and neither do, where the kit is told "
+        "the target's process, its child processes and open descriptors.",
         placements=(ADAPTER,),
     ),
 )

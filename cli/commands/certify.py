@@ -62,6 +62,12 @@ def certify(
     facades: Annotated[
         str, typer.Option("--facades", metavar="HOST:PORT", help="Where the endpoint reaches this command.")
     ] = "",
+    pid: Annotated[
+        int,
+        typer.Option(
+            "--pid", metavar="PID", min=0, help="The endpoint's process, here, to see what it leaves (Linux)."
+        ),
+    ] = 0,
     token_file: Annotated[
         Path | None,
         typer.Option("--token-file", metavar="FILE", help="Holds a bearer token for the endpoint."),
@@ -92,6 +98,7 @@ def certify(
         replica=replica,
         descriptor=descriptor,
         facades=facades,
+        pid=pid,
     )
     finish(lambda: asyncio.run(_certify(options, report, Output(as_json=as_json))))
 

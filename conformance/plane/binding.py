@@ -13,6 +13,7 @@ from conformance.plane.broker import Tools, descriptors
 from conformance.plane.facades import MODEL, Facades
 from conformance.plane.files import AUDIENCE as FILES
 from conformance.plane.files import GivenFile, RunFiles
+from conformance.plane.machine import TargetProcess
 from conformance.plane.observations import Observations
 from conformance.plane.rehearsals import is_rehearsal
 from conformance.plane.run import Draft, Run
@@ -44,6 +45,8 @@ class Setting:
     options: dict[str, Any]
     # Of the target's process when the certification began; empty: it was not asked.
     incarnation: str = ""
+    # The target's process, if the kit was told it.
+    process: TargetProcess | None = None
 
 
 @dataclass

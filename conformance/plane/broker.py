@@ -186,7 +186,7 @@ class ToolBrokerServicer(tool_broker_service_pb2_grpc.ToolBrokerServiceServicer)
         tools.outcomes[call.tool_call_id] = completed
 
     async def _admit(self, method: str, fence: Any, context: Any) -> Tools:
-        grant, fault = self._grants.admit("tool", method, fence, context.invocation_metadata())
+        grant, fault = self._grants.admit("tool", method, fence, context)
         if grant is None:
             await refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "A token of the run is needed.")
         if fault:

@@ -106,7 +106,7 @@ class FileServicer(file_service_pb2_grpc.FileServiceServicer):
             offset = following
 
     async def _admit(self, request: pb2.ReadFileRequest, context: Any) -> RunFiles:
-        grant, fault = self._grants.admit(AUDIENCE, "ReadFile", request.fence, context.invocation_metadata())
+        grant, fault = self._grants.admit(AUDIENCE, "ReadFile", request.fence, context)
         if grant is None:
             await refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "A token of the run is needed.")
         if fault:

@@ -15,6 +15,8 @@ class FacadeCall:
     fence: fence_pb2.Fence
     # What was wrong with the token or the fence; empty: nothing.
     fault: str = ""
+    # Whether it has not ended yet.
+    open: bool = True
 
 
 @dataclass
@@ -44,8 +46,13 @@ class Grants:
         self._grants[token] = grant
         return token, grant
 
-    def admit(self, audience: str, method: str, fence: fence_pb2.Fence, metadata: Any) -> tuple[Grant | None, str]:
+    def calls_of(self, binding_id: str) -> list[FacadeCall]:
+        """All calls with tokens of a binding's runs, to whichever facade."""
+        return [call for grant in self._grants.values() if grant.fence.binding_id == binding_id for call in grant.calls]
+
+    def admit(self, audience: str, method: str, fence: fence_pb2.Fence, context: Any) -> tuple[Grant | None, str]:
         """The grant of a call, and what is wrong with the call; it is noted either way (worker protocol, Fence)."""
+        metadata = context.invocation_metadata()
         bearer = next((str(value) for key, value in metadata or () if key == "authorization"), "")
         grant = self._grants.get(bearer.removeprefix("Bearer "))
         noted = fence_pb2.Fence()
@@ -54,7 +61,13 @@ class Grants:
             self.strangers.append(FacadeCall(method, noted, "no token of this certification"))
             return None, self.strangers[-1].fault
         fault = f"a token of audience {grant.audience!r}" if grant.audience != audience else _fault(grant.fence, fence)
-        grant.calls.append(FacadeCall(method, noted, fault))
+        call = FacadeCall(method, noted, fault)
+        grant.calls.append(call)
+
+        def ended(_: Any) -> None:
+            call.open = False
+
+        context.add_done_callback(ended)
         return grant, fault
 
 

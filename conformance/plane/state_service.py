@@ -66,7 +66,7 @@ class ThreadStateServicer(thread_state_service_pb2_grpc.ThreadStateServiceServic
         return pb2.MarkUncertainResponse()
 
     async def _admit(self, method: str, fence: Any, context: Any) -> Thread:
-        grant, fault = self._grants.admit("state", method, fence, context.invocation_metadata())
+        grant, fault = self._grants.admit("state", method, fence, context)
         if grant is None:
             await refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "A token of the run is needed.")
         if fault:

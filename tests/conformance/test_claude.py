@@ -93,7 +93,9 @@ async def test_what_an_adapter_host_adds_is_in_order(folder, monkeypatch):
         await host.start()
         try:
             # What the other sections look at is the same code in both placements.
-            made = await certify(Options(host.address, driver="claude", sections=(1, 11, 12)), lambda _: None)
+            made = await certify(
+                Options(host.address, driver="claude", sections=(1, 11, 12), pid=host.pid), lambda _: None
+            )
         finally:
             await host.stop()
         credentials = {request.headers.get("x-api-key") for request in model.asked}
