@@ -80,8 +80,11 @@ async def content_of(
 
 
 def _check_kind(kind: str, before: int) -> None:
+    if not kind:
+        # The control plane knows nothing of it any more.
+        raise LeftOut("gone", "it is not there any more")
     if kind not in IMAGES and kind not in DOCUMENTS:
-        raise LeftOut("media_type", f"the model reads no {kind or 'file of unknown type'}")
+        raise LeftOut("media_type", f"the model reads no {kind}")
     if before >= MAX_FILES:
         raise LeftOut("count", f"the model reads {MAX_FILES} images and {MAX_FILES} documents of one turn")
 

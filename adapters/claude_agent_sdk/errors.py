@@ -19,6 +19,7 @@ from adapters.sdk.errors import (
 )
 
 OVERLOADED = 529
+UNCERTAIN = "thread_durability_uncertain"
 _BY_STATUS: dict[int, tuple[type[HarnessError], str, str]] = {
     400: (ConfigurationError, "provider_invalid_request", "The model's provider refused the request as invalid."),
     401: (
@@ -113,9 +114,22 @@ def no_result() -> HarnessError:
     )
 
 
+def uncertain(lost: PersistenceError) -> HarnessError:
+    """The error of a turn that was shown and could not be saved: the state before it stays."""
+    return PersistenceError(
+        lost.message, code=UNCERTAIN, side_effects=POSSIBLE_SIDE_EFFECTS, retryable=False, diagnostic=lost.code
+    )
+
+
 def not_kept() -> HarnessError:
     """The error of a turn of which a part was not kept."""
-    return PersistenceError("A part of the turn could not be kept.", code="transcript_not_kept")
+    return PersistenceError(
+        "A part of the turn could not be kept.",
+        code=UNCERTAIN,
+        side_effects=POSSIBLE_SIDE_EFFECTS,
+        retryable=False,
+        diagnostic="transcript not kept",
+    )
 
 
 def program_failed(error: BaseException, *, started: bool) -> HarnessError:

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from adapters.claude_agent_sdk import launcher
-from adapters.sdk.logs import get_logger
+from adapters.claude_agent_sdk.processes import end_those_of
+from adapters.sdk.logs import describe, get_logger
 
 PREFIX = "harness-claude-"
 UNFINISHED = "making-harness-claude-"
@@ -46,7 +47,7 @@ class Home:
         return TurnFolder(Path(tempfile.mkdtemp(prefix="turn-", dir=self.folder)), prompt)
 
     def remove(self) -> None:
-        """Removes everything. Idempotent. Raises OSError for what cannot be removed."""
+        """Ends what was started here and still runs, and removes everything. Idempotent. Raises OSError for what cannot be removed."""
         _removed(self.folder)
         lock, self._lock = self._lock, -1
         if lock >= 0:
@@ -76,7 +77,7 @@ class TurnFolder:
             return 0
 
     def remove(self) -> None:
-        """Removes everything. Idempotent. Raises OSError for what cannot be removed."""
+        """Ends what was started here and still runs, and removes everything. Idempotent. Raises OSError for what cannot be removed."""
         _removed(self.folder)
 
 
@@ -102,9 +103,13 @@ def _swept(folder: Path) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
+        _removed(folder)
     except (BlockingIOError, FileNotFoundError):
         # Its process lives, or another one was here first.
+        return False
+    except (OSError, RecursionError) as error:
+        # I23: whatever an agent left there, the runtimes of others begin.
+        _log.warning("left_behind_not_removed", error=describe(error))
         return False
     finally:
         os.close(lock)
@@ -113,5 +118,20 @@ def _swept(folder: Path) -> bool:
 
 
 def _removed(folder: Path) -> None:
-    if folder.exists():
+    if not folder.exists():
+        return
+    end_those_of(folder)
+    try:
         shutil.rmtree(folder)
+    except PermissionError:
+        # A tool may close a folder to its owner.
+        _open(folder)
+        shutil.rmtree(folder)
+
+
+def _open(folder: Path) -> None:
+    waiting = [folder]
+    while waiting:
+        one = waiting.pop()
+        one.chmod(_OWN)
+        waiting += [Path(entry.path) for entry in os.scandir(one) if entry.is_dir(follow_symlinks=False)]

@@ -107,7 +107,11 @@ class Program:
             _log.error("program_not_left")
         elif (error := leaving.exception()) is not None:
             _log.warning("program_left_badly", error=describe(error))
-        await asyncio.to_thread(self._folder.remove)
+        try:
+            await asyncio.to_thread(self._folder.remove)
+        except (OSError, RecursionError) as error:
+            # The turn has an end of its own. The runtime's folder, which this one is in, goes with the runtime.
+            _log.warning("turn_folder_not_removed", error=describe(error))
 
     async def _killed(self, task: "asyncio.Task[None]") -> None:
         """Kills the program until the task that waits for its end is done. One that was only just started has no process id to be killed by yet."""

@@ -15,6 +15,10 @@ from adapters.sdk.events import Draft
 from harness.runtime.v1 import runtime_pb2
 
 DISMISSED = "The person dismissed the question, and the call was not made."
+UNDECIDED = (
+    "No decision on this call is known: the person wrote something else, or the turn that carried the decision was cut off. In that case the call "
+    "may have been made. Do not make it again unless the person asks for it."
+)
 
 
 class Resumption:
@@ -78,8 +82,10 @@ class Resumption:
 
 
 def dismissed(pause: Pause) -> dict[str, dict[str, Any]]:
-    """The results of calls that nobody decides on any more: a new message took the place of the decision."""
-    return {call.call_id: text_content(DISMISSED, is_error=True) for call in pause.calls}
+    """The results of calls that nobody decides on any more: a new message took the place of the decision. Whether there was one is not known, for what a
+    turn that failed had done of it is not kept (I11).
+    """
+    return {call.call_id: text_content(UNDECIDED, is_error=True) for call in pause.calls}
 
 
 def _json(values: dict[str, Any]) -> str:

@@ -94,9 +94,10 @@ class ClaudeRuntime(BaseRuntime):
         """Ends the program and removes the folder (I20). Idempotent."""
         for program in tuple(self._programs):
             await program.stop(hurry=True)
-        home, self._home = self._home, None
-        if home is not None:
-            await asyncio.to_thread(home.remove)
+        if self._home is not None:
+            await asyncio.to_thread(self._home.remove)
+            # Only now: what is left of it is for the next try.
+            self._home = None
 
     # --- a turn ---
 
@@ -231,18 +232,28 @@ class ClaudeRuntime(BaseRuntime):
                 yield draft
             return
         if self._durable:
-            await store.write()
+            await self._kept_for_good(store)
         yield events.completed(result.stop_reason or "end_turn")
 
     async def _waits(self, pause: Pause, store: TurnStore) -> AsyncIterator[Draft]:
         store.add_pause(pause.to_document())
         if self._durable:
-            await store.write()
+            await self._kept_for_good(store)
         else:
             self._kept = store.kept()
         self._pause = pause
         yield pause.question()
         yield events.interrupted(pause.interrupt_id)
+
+    async def _kept_for_good(self, store: TurnStore) -> None:
+        try:
+            await store.write()
+        except PersistenceError as lost:
+            if lost.code == transcript.TOO_LARGE:
+                # Nothing of it was written, and who reads it can do something about it.
+                raise
+            # I30: behind what was shown, and what tools did.
+            raise errors.uncertain(lost) from lost
 
     def _home_now(self) -> Home:
         if self._home is None:

@@ -13,12 +13,13 @@ import orjson
 
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import PersistenceError
-from adapters.sdk.thread_state import MAX_PART_BYTES, MAX_PARTS
+from adapters.sdk.thread_state import MAX_HEAD_BYTES, MAX_PART_BYTES, MAX_PARTS
 
 CODEC = "claude-transcript.v1"
+TOO_LARGE = "state_too_large"
 PART_BYTES = 1024 * 1024
 MAX_RUN_BYTES = MAX_PARTS * PART_BYTES // 2
-"""What one run may leave behind: a conversation of several of these can still be loaded."""
+"""What one run may leave behind."""
 MAX_SUBPATH_CHARACTERS = 512
 # Kinds of lines that mean something here; all others are the program's own affair.
 PUT_OFF = "hook_deferred_tool"
@@ -150,6 +151,12 @@ class TurnStore:
         if self.failure is not None:
             raise self.failure
         added = b"".join(line + b"\n" for line in self._lines)
+        if sum(len(part) for part in self._transcript.parts) + len(added) > MAX_HEAD_BYTES:
+            # I35: kept, it could never be loaded again, and the conversation with it.
+            raise PersistenceError(
+                "The conversation has grown too large for this turn: say less, without files, or clear it.",
+                code=TOO_LARGE,
+            )
         # I35: a head has a bound of parts; one of many short turns is put together into few.
         anew = len(self._transcript.parts) >= MANY_PARTS
         stream, size = (_joined((*self._transcript.parts, added)), MAX_PART_BYTES) if anew else (added, PART_BYTES)
@@ -163,7 +170,7 @@ class TurnStore:
         self._bytes += len(data) + 1
         if self._bytes > MAX_RUN_BYTES:
             self.failure = PersistenceError(
-                "The turn leaves more behind than a conversation may keep of one turn.", code="state_too_large"
+                "The turn leaves more behind than a conversation may keep of one turn.", code=TOO_LARGE
             )
             raise self.failure
         self._lines.append(data)

@@ -54,6 +54,7 @@ async def test_i35_what_does_not_fit_is_left_out_and_said():
         ("f", "application/pdf", 5),
         ("g", "application/pdf", MAX_DOCUMENT_BYTES + 1),
         ("h", "video/mp4", 5),
+        ("i", "", 0),
     )
     blocks, warnings = await content_of("look", wanted, files)
     assert [block["type"] for block in blocks] == ["image", "document", "text"]
@@ -67,6 +68,8 @@ async def test_i35_what_does_not_fit_is_left_out_and_said():
         ("f", "size"),
         ("g", "size"),
         ("h", "media_type"),
+        # All that is known of a file that its owner has deleted is its id.
+        ("i", "gone"),
     ]
     assert files.read_of == ["a", "b", "c", "d", "e", "f"], "what is known to be too large, or of no use, is not read"
 

@@ -2,10 +2,11 @@
 
 import json
 
+from adapters.claude_agent_sdk.resumption import UNDECIDED
 from conformance.plane.run import kind, kinds, text_of
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
-from tests.adapters.claude.model import portable, text
+from tests.adapters.claude.model import Refused, portable, text
 from tests.adapters.claude.rig import Rig, calls, decision, results
 
 FORM = {"prompt": "Who is it for?", "fields": [{"name": "who", "label": "Who", "type": "string", "required": True}]}
@@ -89,9 +90,25 @@ async def test_i25_a_message_in_the_place_of_a_decision_makes_no_call(rig: Rig):
     await conversation.say("pay")
     rig.model.script([text("As you like.")])
     assert text_of(await conversation.say("never mind")) == "As you like."
-    assert set(results(rig.model).values()) == {"The person dismissed the question, and the call was not made."}
+    assert set(results(rig.model)) == {"call_a", "call_b"}
+    assert set(results(rig.model).values()) == {UNDECIDED}
     assert conversation.tools.done == []
     assert rig.model.said[-1] == ("user", "never mind")
+
+
+async def test_i11_a_call_whose_turn_failed_behind_it_is_not_said_to_have_been_left_undone(rig: Rig):
+    conversation = rig.conversation(max_retries=0)
+    await conversation.create()
+    rig.model.script([portable("kit_pay", "call_a", amount=1)], Refused(529))
+    first = conversation.run("pay")
+    await first.play()
+    second = await conversation.resume(first, decision(first, call_a="approve"))
+    assert (kinds(second.drafts)[-1], conversation.tools.done) == ("run_failed", ["call_a"])
+    rig.model.script([text("I see.")])
+    await conversation.say("and?")
+    assert "may have been made" in results(rig.model)["call_a"]
+    assert "not made" not in results(rig.model)["call_a"]
+    assert conversation.tools.done == ["call_a"]
 
 
 async def test_a_dismissed_question_and_one_without_thread_state_go_on(rig: Rig):

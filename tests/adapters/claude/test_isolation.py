@@ -3,18 +3,47 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from adapters.claude_agent_sdk.home import UNFINISHED, Home
-from adapters.claude_agent_sdk.processes import is_alive
+from adapters.claude_agent_sdk.processes import end_tree, is_alive
 from conformance.plane.run import kind, kinds, text_of
 from harness.common.v1 import capability_token_pb2, placement_pb2
 from tests.adapters.claude.model import call, portable, serving, text, thinking, waits
 from tests.adapters.claude.rig import KEY, Rig, results, until
 
+CLOSED = """
+import os, sys
+from pathlib import Path
+from adapters.claude_agent_sdk import home
+root = Path(sys.argv[1])
+if os.getuid() == 0:
+    # Where it lies, this user may not look.
+    home.launcher.__file__ = os.devnull
+    os.chown(root, 65534, 65534)
+    os.setgid(65534)
+    os.setuid(65534)
+closing, nesting = home.Home(root), home.Home(root)
+closed = closing.workspace / "closed"
+closed.mkdir()
+(closed / "x").write_text("x")
+closed.chmod(0)
+at = os.open(nesting.workspace, os.O_RDONLY)
+for _ in range(1200):
+    os.mkdir("d", dir_fd=at)
+    below = os.open("d", os.O_RDONLY, dir_fd=at)
+    os.close(at)
+    at = below
+for left in (closing, nesting):
+    os.close(left._lock)
+home.Home(root).remove()
+print("removed, and others begin" if not closing.folder.exists() and nesting.folder.exists() else "not so")
+"""
 ENVIRONMENT = "cat /proc/$PPID/environ | tr '\\0' '\\n'"
 
 
@@ -152,6 +181,31 @@ async def test_i20_a_program_does_not_outlive_the_process_it_works_for(rig: Rig,
     assert not program_folder.exists()
     await after.cleanup()
     await rig.reached(lambda: not rig.left_behind())
+
+
+async def test_i20_what_a_tool_leaves_in_a_session_of_its_own_does_not_outlive_its_turn(rig: Rig):
+    conversation = rig.conversation(builtin_tools=["Bash"], allowed_tools=["Bash"])
+    await conversation.create()
+    started = rig.folder / "started"
+    # Its parent is gone as soon as it runs, and it holds nothing of the program's.
+    command = f"setsid sh -c 'echo $$ > {started}; exec sleep 600' >/dev/null 2>&1 </dev/null & until [ -s {started} ]; do sleep 0.05; done"
+    rig.model.script([call("Bash", "call_a", command=command)], [text("ok")])
+    assert kinds(await conversation.say("go"))[-1] == "run_completed"
+    pid = int(started.read_text())
+    try:
+        await rig.reached(lambda: not is_alive(pid))
+    finally:
+        end_tree(pid)
+    await conversation.cleanup()
+
+
+def test_i20_i23_what_an_agent_closed_is_removed_and_what_cannot_be_holds_up_nobody(folder: Path):
+    """As a user who is not root, where the tests are. A folder that is nested a thousand deep is one that cannot be removed."""
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED, str(folder)], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["removed, and others begin"], done.stderr
+    subprocess.run(["rm", "-rf", *map(str, folder.iterdir())], check=True)
 
 
 def test_i20_what_a_killed_process_left_behind_goes_with_the_next_runtime(folder: Path):

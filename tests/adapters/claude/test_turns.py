@@ -1,8 +1,13 @@
 """Text, reasoning, usage, sessions and state of turns on the real SDK and its program."""
 
+from typing import Any, cast
+
 import orjson
 import pytest
 
+from adapters.claude_agent_sdk.transcript import Transcript, TurnStore
+from adapters.sdk.errors import PersistenceError
+from adapters.sdk.thread_state import MAX_HEAD_BYTES
 from conformance.plane.run import kind, kinds, text_of
 from tests.adapters.claude.model import Refused, text, thinking
 from tests.adapters.claude.rig import KEY, Rig, usage
@@ -107,8 +112,18 @@ async def test_a_turn_whose_state_cannot_be_kept_fails_behind_its_output(rig: Ri
     drafts = await conversation.say("hi")
     assert text_of(drafts) == "ok"
     failed = drafts[-1].payload.run_failed
-    assert failed.code == "state_save_failed"
+    assert failed.code == "thread_durability_uncertain"
     assert failed.side_effect_status == 2
+
+
+async def test_i35_a_turn_that_makes_the_state_too_large_to_be_loaded_again_is_not_kept():
+    head = Transcript(parts=(bytes(MAX_HEAD_BYTES - 64),))
+    # It comes to no turn: nothing is written.
+    store = TurnStore(cast("Any", None), head, "/workspace")
+    await store.append({}, [{"type": "user", "message": {"content": "x" * 64}}])
+    with pytest.raises(PersistenceError, match="clear it") as caught:
+        await store.write()
+    assert caught.value.code == "state_too_large"
 
 
 async def test_i35_a_head_of_many_parts_is_put_together_into_few(rig: Rig):
