@@ -180,7 +180,7 @@ def unreachable(url: str, reason: str) -> CommandError:
         f"The mesh at {url} cannot be reached: {reason}.",
         ExitCode.UNREACHABLE,
         "unreachable",
-        "Start one with `harness up`, or set HARNESS_URL to where it is.",
+        _elsewhere(url) or "Start one with `harness up`, or set HARNESS_URL to where it is.",
     )
 
 
@@ -229,8 +229,16 @@ def _no_mesh(url: str, status: int = 0) -> CommandError:
         f"What answers at {url} is not a gateway of the mesh{answered}.",
         ExitCode.UNREACHABLE,
         "not_a_mesh",
-        "Check HARNESS_URL.",
+        _elsewhere(url) or "Check HARNESS_URL.",
     )
+
+
+def _elsewhere(url: str) -> str:
+    """What to do where the mesh of this folder is at another place than the one that was asked."""
+    from cli.mesh.whereabouts import url_of_running_mesh
+
+    running = url_of_running_mesh()
+    return f"The mesh of this folder is at {running}: set HARNESS_URL to that." if running not in ("", url) else ""
 
 
 def _broken(error: httpx.HTTPError) -> Broken:

@@ -89,8 +89,19 @@ async def resume_and_watch(api: Api, output: Output, resume: Resume, *, detach: 
         body["client_request_id"] = resume.request_id
     resume.sent = True
     run = await _send(api, f"/api/v1/runs/{segment(resume.run_id)}/resume", body)
-    resume.watch = Watch(run["run_id"], reached=True)
+    resume.watch = Watch(run["run_id"], reached=True, rejections=_rejections(body))
     return await started(output, resume.watch, run, api, detach=detach)
+
+
+def _rejections(body: dict[str, Any]) -> dict[str, str]:
+    """The reasons that the mesh has just taken, by call."""
+    decided = body.get("tool_decisions")
+    calls = decided.get("decisions") if isinstance(decided, dict) else None
+    return {
+        str(call.get("tool_call_id")): call["reject"]
+        for call in (calls if isinstance(calls, list) else [])
+        if isinstance(call, dict) and isinstance(call.get("reject"), str)
+    }
 
 
 async def _body(api: Api, output: Output, resume: Resume) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from cli.errors import ExitCode
@@ -12,6 +14,8 @@ from cli.text import json_line, safe_line, safe_text
 
 MAX_SHOWN: Final = 160
 """Characters of arguments and results in one line."""
+MAX_ASKED: Final = 2_000
+"""Characters of the arguments of a call that waits: who decides on it has to see them."""
 MAX_OPEN_CALLS: Final = 1024
 
 EXIT_CODES: Final = {
@@ -32,9 +36,9 @@ class RunView(Protocol):
         ...
 
 
-def run_view(output: Output) -> RunView:
-    """The view the command was asked for."""
-    return JsonView(output) if output.as_json else PeopleView(output)
+def run_view(output: Output, rejections: Mapping[str, str] = MappingProxyType({})) -> RunView:
+    """The view the command was asked for. `rejections` are reasons by call, where this command gave them: no event repeats them."""
+    return JsonView(output) if output.as_json else PeopleView(output, rejections)
 
 
 class JsonView:
@@ -60,8 +64,9 @@ class JsonView:
 class PeopleView:
     """Text as it comes; reasoning and subagents dimmed; tools, warnings and the end as lines."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, rejections: Mapping[str, str] = MappingProxyType({})) -> None:
         self._output = output
+        self._rejections = rejections
         self._open: tuple[str, ...] = ()
         self._calls: dict[tuple[str, ...], str] = {}
         self._usage: dict[str, Any] = {}
@@ -88,6 +93,8 @@ class PeopleView:
             line, style = self._line(kind, data, namespace)
             if line:
                 self._say(line, style, namespace)
+            for asked in _calls_asked(data) if kind == "interrupt.requested" else ():
+                self._say(asked, "magenta", namespace)
 
     def _delta(self, kind: str, data: dict[str, Any], namespace: tuple[str, ...]) -> None:
         answer = kind == "content.delta" and not namespace
@@ -143,6 +150,8 @@ class PeopleView:
             return f"← {name} {_short(data.get('result', data.get('result_ref')))}", "cyan"
         error = data.get("error")
         said = _text(error.get("message")) if isinstance(error, dict) else ""
+        if outcome == "rejected":
+            said = self._rejections.get(call, "")
         return f"← {name}: {outcome}{f', {said}' if said else ''}", "yellow"
 
     def _end(self, kind: str, data: dict[str, Any]) -> tuple[str, str]:
@@ -177,9 +186,17 @@ def _again(failed: dict[str, Any]) -> str:
 
 def _question(data: dict[str, Any]) -> str:
     wanted = [_text(item.get("name")) for item in _list(data.get("fields")) if isinstance(item, dict)]
-    wanted += [_text(item.get("tool_name")) for item in _list(data.get("tool_approvals")) if isinstance(item, dict)]
     prompt = _text(data.get("prompt")) or _text(data.get("interrupt_type"))
     return f"? {prompt} ({', '.join(wanted)})" if wanted else f"? {prompt}"
+
+
+def _calls_asked(data: dict[str, Any]) -> list[str]:
+    """A line for each call that waits, with its arguments."""
+    return [
+        f"waits: {_text(call.get('tool_name'))} {_short(call.get('arguments'), MAX_ASKED)}"
+        for call in _list(data.get("tool_approvals"))
+        if isinstance(call, dict)
+    ]
 
 
 def _usage(usage: dict[str, Any]) -> str:
@@ -193,10 +210,10 @@ def _usage(usage: dict[str, Any]) -> str:
     return f"{text} · {cost} {_text(usage.get('currency'))}" if isinstance(cost, int | float) else text
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, most: int = MAX_SHOWN) -> str:
     if value is None or value == {}:
         return ""
-    return safe_line(value if isinstance(value, str) else json_line(value), MAX_SHOWN)
+    return safe_line(value if isinstance(value, str) else json_line(value), most)
 
 
 def _text(value: Any) -> str:

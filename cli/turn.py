@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,10 +28,12 @@ class Watch:
     run_id: str
     cursor: int = 0
     reached: bool = False
+    rejections: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why calls were rejected with which the run goes on, by call."""
 
     async def follow(self, api: Api, output: Output) -> int:
         """Shows every event once, over as many connections as it takes. The exit code says how the run ended."""
-        view = run_view(output)
+        view = run_view(output, self.rejections)
 
         def broken(reason: str, cursor: int) -> None:
             view.pause()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cli.connection import DEFAULT_URL
 from cli.mesh.bus_program import bus_program
 from cli.mesh.child import Child, ChildEnded
 from cli.mesh.layout import Layout, layout_of
@@ -101,6 +102,8 @@ class Mesh:
             starting.result()
             urls = " ".join(url for component in self._components if (url := self._url_of(component)))
             self._say(f"ready in {time.monotonic() - began:.1f} s: {urls} (documentation at {self._url}/docs)")
+            if self._url != DEFAULT_URL:
+                self._say(f"other commands find it with HARNESS_URL={self._url}")
             work = [asyncio.create_task(self._keep_running(component)) for component in self._components]
             if on_ready is not None:
                 work.append(asyncio.create_task(_call(on_ready, self._url)))

@@ -1,6 +1,8 @@
 """The commands that ask the mesh one thing: agents, runs, sessions; and what is shown when the mesh is not there or says no."""
 
 import asyncio
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -191,12 +193,25 @@ async def test_no_mesh_is_said_with_what_to_do(tmp_path: Path) -> None:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     for arguments in (("agents", "list"), ("run", "a", "hi"), ("runs", "watch", "r"), ("agents", "apply", EXAMPLE)):
-        result = await harness(*arguments, HARNESS_URL=url)
+        result = await harness(*arguments, HARNESS_URL=url, HARNESS_DATA_DIR=str(tmp_path))
         assert (result.code, result.out) == (3, "")
         assert result.err.startswith(f"error: The mesh at {url} cannot be reached")
         assert "harness up" in result.err
     status = await harness("status", "--data-dir", str(tmp_path), "--json")
     assert (status.code, status.out, status.error["code"]) == (3, "", "no_mesh")
+
+
+async def test_a_mesh_of_this_folder_is_pointed_at_while_it_runs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    gone = subprocess.Popen(["/bin/true"])  # noqa: ASYNC220 - ends at once
+    gone.wait()
+    for pid, pointed in ((os.getpid(), True), (gone.pid, False)):
+        state = {"pid": pid, "url": "http://127.0.0.1:8020", "processes": []}
+        (tmp_path / "mesh.json").write_text(json.dumps(state))
+        url, folder = f"http://127.0.0.1:{port}", str(tmp_path)
+        said = (await harness("agents", "list", HARNESS_URL=url, HARNESS_DATA_DIR=folder)).err
+        assert ("The mesh of this folder is at http://127.0.0.1:8020: set HARNESS_URL to that." in said) is pointed
 
 
 async def test_wrong_settings_are_said_before_anything_is_sent() -> None:

@@ -99,6 +99,23 @@ async def test_a_wrong_decision_is_refused_before_anything_is_sent(
     assert not [seen for seen in waiting.seen if seen.method == "POST"]
 
 
+async def test_why_a_call_was_rejected_is_shown_where_its_end_is(waiting: StandIn) -> None:
+    rejected = ("tool.completed", {"tool_call_id": "c2", "outcome": "rejected"})
+    waiting.add_run("run_2", [rejected, COMPLETED], resumed_from="run_1")
+    decision = {"tool_decisions": {"decisions": [{"tool_call_id": "c2", "reject": "too dear\x1b[31m"}]}}
+    result = await harness("runs", "resume", "run_1", "--decision", json.dumps(decision), HARNESS_URL=waiting.url)
+    assert "← c2: rejected, too dear\ufffd[31m" in result.err.splitlines()
+
+
+async def test_calls_that_wait_are_shown_with_their_arguments(mesh: StandIn) -> None:
+    asked_for = asked([], CALLS)
+    mesh.add_run("run_1", [("interrupt.requested", asked_for), ("run.interrupted", {"interrupt_id": "i1"})])
+    result = await harness("runs", "watch", "run_1", HARNESS_URL=mesh.url)
+    assert result.code == 7
+    lines = result.err.splitlines()
+    assert lines[lines.index("? Where to?") :][:3] == ["? Where to?", 'waits: mail {"to":"a"}', "waits: pay"]
+
+
 async def test_nothing_pending_is_a_conflict_that_says_what_to_do(waiting: StandIn) -> None:
     waiting.interrupt = None
     result = await harness("runs", "resume", "run_1", "--dismiss", HARNESS_URL=waiting.url)
