@@ -8,8 +8,6 @@ from google.protobuf import json_format
 from adapters.sdk.tool_answers import ToolResult
 from harness.event.v1 import payload_pb2
 
-ASK = "ask_person"
-"""The function with which a model asks a person to fill in a form."""
 MAX_DESCRIPTION_CHARACTERS = 4_096
 Answer = dict[str, Any]
 

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import orjson
 
-from adapters.agentcore.answers import ASK, Answer, answer_of, plain, refusal, tool_result
-from adapters.agentcore.forms import form_of
+from adapters.agentcore.answers import Answer, answer_of, plain, refusal, tool_result
 from adapters.agentcore.pause import DISMISSED, FORM, TOOL, Pause, WaitingCall
 from adapters.agentcore.translation import Call
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import ConfigurationError
 from adapters.sdk.events import Draft
+from adapters.sdk.forms import ASK, form_of
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 
 from adapters.agentcore.answers import Answer, refusal
-from adapters.agentcore.forms import form_of
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import ConfigurationError, PersistenceError
 from adapters.sdk.events import Draft
+from adapters.sdk.forms import form_of
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 

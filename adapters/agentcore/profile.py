@@ -1,25 +1,33 @@
 """What an operator's profile says of this harness: its settings, checked, each problem with the name of its key (I32)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
+from typing import Any
 
-from adapters.sdk.errors import ConfigurationError
+from adapters.sdk.profile_settings import (
+    Reader,
+    flag,
+    json_object,
+    list_of,
+    mapping_of,
+    matching,
+    one_of,
+    read_settings,
+    text,
+    url,
+    whole,
+    wrong,
+)
 
 HARNESS, RUNTIME, PER_AGENT = "harness", "runtime", "per_agent"
 PROVIDER_TOOL_TYPES = ("remote_mcp", "agentcore_browser", "agentcore_gateway", "agentcore_code_interpreter")
-MAX_TEXT_CHARACTERS = 4_096
-MAX_ENTRIES = 64
-MAX_PAYLOAD_CHARACTERS = 64 * 1024
 _HARNESS_ARN = re.compile(
     r"arn:[^:\s]*:bedrock-agentcore:[a-z0-9-]+:[0-9]{12}:harness/[a-zA-Z][a-zA-Z0-9_]{0,39}-[a-zA-Z0-9]{10}"
 )
 _RUNTIME_ARN = re.compile(r"arn:[^:\s]*:bedrock-agentcore:[a-z0-9-]+:[0-9]{12}:runtime/[a-zA-Z0-9_-]{1,64}")
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]{1,2}")
 _QUALIFIER = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,133 +80,41 @@ class Profile:
 
 def read_profile(settings: Mapping[str, Any]) -> Profile:
     """The profile of these settings. Raises ConfigurationError that names the first key that is wrong."""
-    for key in settings:
-        if key not in _READERS:
-            known = ", ".join(sorted(_READERS))
-            raise ConfigurationError(
-                f"The profile's settings have no key {key!r}; use {known}.", code="profile_invalid"
-            )
-    profile = Profile(**{key: _READERS[key](key, value) for key, value in settings.items()})
+    profile = Profile(**read_settings(settings, _READERS))
     if profile.mode == HARNESS and not profile.harness_arn:
-        raise _wrong("harness_arn", "is missing: mode `harness` needs it")
+        raise wrong("harness_arn", "is missing: mode `harness` needs it")
     if profile.mode == RUNTIME and not profile.runtime_arn:
-        raise _wrong("runtime_arn", "is missing: mode `runtime` needs it")
+        raise wrong("runtime_arn", "is missing: mode `runtime` needs it")
     return profile
 
 
-def _wrong(key: str, must: str) -> ConfigurationError:
-    # I18: of the value nothing is said; it may be an ARN or worse.
-    return ConfigurationError(f"The profile's setting {key} {must}.", code="profile_invalid")
-
-
-def _text(key: str, value: object) -> str:
-    if not isinstance(value, str) or not value or len(value) > MAX_TEXT_CHARACTERS:
-        raise _wrong(key, f"must be a text of 1 to {MAX_TEXT_CHARACTERS} characters")
-    return value
-
-
-def _matching(pattern: re.Pattern[str], what: str) -> Callable[[str, object], str]:
-    def read(key: str, value: object) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise _wrong(key, f"must be {what}")
-        return value
-
-    return read
-
-
-def _one_of(*choices: str) -> Callable[[str, object], str]:
-    def read(key: str, value: object) -> str:
-        if value not in choices:
-            raise _wrong(key, f"must be one of {', '.join(choices)}")
-        return cast("str", value)
-
-    return read
-
-
-def _flag(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(key, "must be true or false")
-    return value
-
-
-def _number(least: int, most: int) -> Callable[[str, object], int]:
-    def read(key: str, value: object) -> int:
-        # Numbers of a profile arrive as doubles.
-        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
-            raise _wrong(key, f"must be a whole number from {least} to {most}")
-        if value != int(value):
-            raise _wrong(key, f"must be a whole number from {least} to {most}")
-        return int(value)
-
-    return read
-
-
-def _url(key: str, value: object) -> str:
-    text = _text(key, value)
-    try:
-        parts = urlsplit(text)
-        whole = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
-    except ValueError:
-        raise _wrong(key, "must be http:// or https:// with a host") from None
-    if not whole or parts.username or parts.query or parts.fragment:
-        raise _wrong(key, "must be http:// or https:// with a host, and without user, query and fragment")
-    return text
-
-
-def _object(key: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or len(repr(cast("object", value))) > MAX_PAYLOAD_CHARACTERS:
-        raise _wrong(key, f"must be an object of at most {MAX_PAYLOAD_CHARACTERS} characters")
-    return cast("Mapping[str, Any]", value)
-
-
-def _list(key: str, value: object, of: Callable[[str, object], T]) -> tuple[T, ...]:
-    if not isinstance(value, list) or len(cast("list[object]", value)) > MAX_ENTRIES:
-        raise _wrong(key, f"must be a list of at most {MAX_ENTRIES} entries")
-    return tuple(of(f"{key}[{number}]", one) for number, one in enumerate(cast("list[object]", value)))
-
-
-def _texts(key: str, value: object) -> tuple[str, ...]:
-    return _list(key, value, _text)
-
-
-def _provider_tools(key: str, value: object) -> tuple[Mapping[str, Any], ...]:
-    return _list(key, value, _provider_tool)
-
-
 def _provider_tool(key: str, value: object) -> Mapping[str, Any]:
-    given = _object(key, value)
+    given = json_object(key, value)
     if given.get("type") not in PROVIDER_TOOL_TYPES or set(given) - {"type", "name", "config"}:
         kinds = ", ".join(PROVIDER_TOOL_TYPES)
-        raise _wrong(key, f"must have a type of {kinds} and, if wanted, name and config, and nothing else")
+        raise wrong(key, f"must have a type of {kinds} and, if wanted, name and config, and nothing else")
     return given
 
 
-def _models(key: str, value: object) -> Mapping[str, str]:
-    given = _object(key, value)
-    if len(given) > MAX_ENTRIES:
-        raise _wrong(key, f"must be a mapping with at most {MAX_ENTRIES} entries")
-    return {alias: _text(f"{key}.{alias}", one) for alias, one in given.items()}
-
-
-_READERS: Mapping[str, Callable[[str, Any], Any]] = {
-    "mode": _one_of(HARNESS, RUNTIME, PER_AGENT),
-    "region": _matching(_REGION, "a region, as eu-central-1"),
-    "endpoint_url": _url,
-    "control_endpoint_url": _url,
-    "harness_arn": _matching(_HARNESS_ARN, "the ARN of a harness"),
-    "runtime_arn": _matching(_RUNTIME_ARN, "the ARN of a runtime"),
-    "qualifier": _matching(_QUALIFIER, "the name of an endpoint"),
-    "payload": _object,
-    "text_path": _text,
-    "model": _text,
-    "models": _models,
-    "provider_tools": _provider_tools,
-    "allowed_tools": _texts,
-    "stop_session": _flag,
-    "max_connections": _number(1, 2_000),
-    "read_timeout_seconds": _number(1, 3_600),
-    "max_retries": _number(0, 5),
-    "allow_faults": _flag,
-    "note": _text,
-    "per_agent": _object,
+_READERS: Mapping[str, Reader[Any]] = {
+    "mode": one_of(HARNESS, RUNTIME, PER_AGENT),
+    "region": matching(_REGION, "a region, as eu-central-1"),
+    "endpoint_url": url,
+    "control_endpoint_url": url,
+    "harness_arn": matching(_HARNESS_ARN, "the ARN of a harness"),
+    "runtime_arn": matching(_RUNTIME_ARN, "the ARN of a runtime"),
+    "qualifier": matching(_QUALIFIER, "the name of an endpoint"),
+    "payload": json_object,
+    "text_path": text,
+    "model": text,
+    "models": mapping_of(text),
+    "provider_tools": list_of(_provider_tool),
+    "allowed_tools": list_of(text),
+    "stop_session": flag,
+    "max_connections": whole(1, 2_000),
+    "read_timeout_seconds": whole(1, 3_600),
+    "max_retries": whole(0, 5),
+    "allow_faults": flag,
+    "note": text,
+    "per_agent": json_object,
 }

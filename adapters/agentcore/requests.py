@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapters.agentcore.answers import ASK, MAX_DESCRIPTION_CHARACTERS
-from adapters.agentcore.forms import DESCRIPTION, SCHEMA
+from adapters.agentcore.answers import MAX_DESCRIPTION_CHARACTERS
 from adapters.agentcore.options import AgentOptions
 from adapters.agentcore.profile import PER_AGENT, Profile
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import InternalError
+from adapters.sdk.forms import ASK, DESCRIPTION, SCHEMA
 
 MAX_TIMEOUT_SECONDS = 86_400
 _SESSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-_]{32,99}")

@@ -1,8 +1,9 @@
 """The adapter: its descriptor, what it can tell of a blueprint and of its own health. Needs no SDK: without one it says so."""
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
 from adapters.claude_agent_sdk.credentials import ELSEWHERE, FILE_VARIABLE, KEY_VARIABLE, credential
@@ -12,7 +13,8 @@ from adapters.claude_agent_sdk.profile import Profile, read_profile
 from adapters.claude_agent_sdk.skills import unknown_skills
 from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, plain
 from adapters.sdk.errors import AuthenticationError, ConfigurationError, HarnessError, UnavailableError
-from adapters.sdk.health import CONFIGURATION, Probe
+from adapters.sdk.forms import ASK
+from adapters.sdk.health import CONFIGURATION, Impaired, Probe
 from adapters.sdk.simple import BaseAdapter
 from harness.adapter.v1 import descriptor_pb2
 from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb2
@@ -52,6 +54,7 @@ class ClaudeAdapter(BaseAdapter):
             ("harness.options", lambda: read_options(options)),
             ("model.alias", lambda: model_of(blueprint.model, profile)),
             ("harness.profile_id", lambda: _check_placement(placement, profile)),
+            ("tools.bindings", lambda: _check_names(blueprint, options)),
         ):
             try:
                 check()
@@ -67,7 +70,8 @@ class ClaudeAdapter(BaseAdapter):
     async def create_runtime(self, construction: RuntimeConstruction) -> HarnessRuntime:
         """A runtime. Raises UnavailableError without the SDK, ConfigurationError for settings or options that do not fit."""
         try:
-            from adapters.claude_agent_sdk.runtime import ClaudeRuntime
+            # Half a second of work: not on the event loop, where every turn of the host would wait for it (I23).
+            runtime = await asyncio.to_thread(import_module, "adapters.claude_agent_sdk.runtime")
         except ImportError as error:
             raise UnavailableError(
                 "The Claude Agent SDK is not installed here: install the extra `claude`.",
@@ -75,18 +79,23 @@ class ClaudeAdapter(BaseAdapter):
                 retryable=False,
                 diagnostic=f"cannot import {error.name}",
             ) from None
-        return ClaudeRuntime(construction)
+        made: HarnessRuntime = runtime.ClaudeRuntime(construction)
+        return made
 
 
 async def _look_for_credential() -> None:
     if os.environ.get(FILE_VARIABLE) == ELSEWHERE:
         return
+    # In part: a profile may have a credential of its own, or a model endpoint.
     if not os.environ.get(FILE_VARIABLE) and not os.environ.get(KEY_VARIABLE):
-        raise AuthenticationError(
+        raise Impaired(
             f"There is no credential for the model: set {FILE_VARIABLE} to a file with a key, or {KEY_VARIABLE}, where the adapter is started, "
             f"and start it again; or set {FILE_VARIABLE} to {ELSEWHERE} if each profile has a key or runs in a sandbox."
         )
-    credential(Profile(), os.environ)
+    try:
+        credential(Profile(), os.environ)
+    except AuthenticationError as error:
+        raise Impaired(error.message) from None
 
 
 def _check_placement(placement: "placement_pb2.Placement.ValueType", profile: Profile) -> None:
@@ -96,6 +105,14 @@ def _check_placement(placement: "placement_pb2.Placement.ValueType", profile: Pr
         raise ConfigurationError(
             f"The profile runs in a sandbox, which reaches its model through the profile's model_endpoint: remove {given[0]} from its settings.",
             code="profile_invalid",
+        )
+
+
+def _check_names(blueprint: blueprint_pb2.AgentBlueprint, options: Mapping[str, Any]) -> None:
+    if options.get("ask_person") is True and any(one.tool_id == ASK for one in blueprint.tools.bindings):
+        raise ConfigurationError(
+            f"The tool {ASK} and the option of this name would give the model two tools of one name: remove one of them.",
+            code="tool_name_taken",
         )
 
 

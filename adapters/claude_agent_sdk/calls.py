@@ -14,8 +14,6 @@ from harness.event.v1 import event_pb2, payload_pb2
 SERVER = "harness"
 """The in-process server that the agent's portable tools stand in."""
 PREFIX = f"mcp__{SERVER}__"
-ASK = "ask_person"
-"""The tool with which a model asks a person to fill in a form."""
 MAX_MESSAGE_CHARACTERS = 1_000
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _ROOM_BYTES = 4 * 1024

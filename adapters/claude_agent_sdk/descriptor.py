@@ -2,7 +2,6 @@
 
 from adapters.claude_agent_sdk.attachments import DOCUMENTS, IMAGES, MAX_DOCUMENT_BYTES, MAX_FILES, MAX_IMAGE_BYTES
 from adapters.claude_agent_sdk.options import OPTIONS_SCHEMA
-from adapters.claude_agent_sdk.profile import MAX_ENTRIES
 from adapters.sdk.capabilities import (
     EMULATED,
     IN_PROCESS,
@@ -12,6 +11,7 @@ from adapters.sdk.capabilities import (
     build_descriptor,
     capability,
 )
+from adapters.sdk.profile_settings import MAX_ENTRIES
 from harness.adapter.v1 import descriptor_pb2
 
 HARNESS_ID = "claude_agent_sdk"

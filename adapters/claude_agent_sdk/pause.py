@@ -2,50 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from adapters.sdk import events
 from adapters.sdk.errors import ConfigurationError, PersistenceError
+from adapters.sdk.forms import form_of
 from harness.event.v1 import event_pb2, payload_pb2
 from harness.runtime.v1 import runtime_pb2
 
 TOOL = "tool"
 FORM = "form"
-MAX_FIELDS = 64
-MAX_OPTIONS = 100
 PROMPT = "May these calls be made?"
-_TYPES = {
-    "string": payload_pb2.FORM_FIELD_TYPE_STRING,
-    "number": payload_pb2.FORM_FIELD_TYPE_NUMBER,
-    "boolean": payload_pb2.FORM_FIELD_TYPE_BOOLEAN,
-    "choice": payload_pb2.FORM_FIELD_TYPE_CHOICE,
-}
-FORM_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "prompt": {"type": "string", "maxLength": 4000, "description": "What you want to know, in a sentence or two."},
-        "fields": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MAX_FIELDS,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,63}$"},
-                    "label": {"type": "string", "maxLength": 200},
-                    "type": {"enum": list(_TYPES)},
-                    "required": {"type": "boolean"},
-                    "options": {"type": "array", "items": {"type": "string"}, "maxItems": MAX_OPTIONS},
-                    "description": {"type": "string", "maxLength": 1000},
-                },
-                "required": ["name", "label", "type"],
-                "additionalProperties": False,
-            },
-        },
-    },
-    "required": ["prompt", "fields"],
-    "additionalProperties": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +88,6 @@ def pause_for(
     forms = tuple(call for call in calls if call.kind == FORM)
     asked, left = (tools, forms) if tools else (forms[:1], forms[1:])
     return Pause(run_id, f"interrupt-{number}", asked, left, put_off, tuple(approvals))
-
-
-def form_of(arguments: Mapping[str, Any]) -> tuple[str, list[payload_pb2.FormField]]:
-    """The question and the fields of a form. Raises ValueError, with a sentence for the model, for what is none."""
-    prompt, given = arguments.get("prompt"), arguments.get("fields")
-    if (
-        not isinstance(prompt, str)
-        or not isinstance(given, list)
-        or not 0 < len(cast("list[Any]", given)) <= MAX_FIELDS
-    ):
-        raise ValueError(f"Give a prompt and 1 to {MAX_FIELDS} fields.")
-    fields = [_field(one) for one in cast("list[Any]", given)]
-    if len({one.name for one in fields}) != len(fields):
-        raise ValueError("Give each field a name of its own.")
-    return prompt[:4000], fields
-
-
-def _field(given: Any) -> payload_pb2.FormField:
-    item = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    kind, name = _TYPES.get(str(item.get("type"))), item.get("name")
-    options = cast("list[Any]", item.get("options") or [])
-    if kind is None or not isinstance(name, str) or not name.isidentifier() or not name.isascii() or len(name) > 64:
-        raise ValueError(
-            "Each field needs a name of letters, digits and _, a label, and a type of string, number, boolean or choice."
-        )
-    if (kind == payload_pb2.FORM_FIELD_TYPE_CHOICE) != bool(options) or len(options) > MAX_OPTIONS:
-        raise ValueError(f"A field of type choice needs 1 to {MAX_OPTIONS} options, and no other has any.")
-    return payload_pb2.FormField(
-        name=name,
-        label=str(item.get("label") or name)[:200],
-        type=kind,
-        required=item.get("required") is True,
-        options=[str(option) for option in options],
-        description=str(item.get("description") or "")[:1000],
-    )
 
 
 def _document(call: WaitingCall) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from adapters.claude_agent_sdk.calls import ASK, call_id, content_of, text_content
+from adapters.claude_agent_sdk.calls import call_id, content_of, text_content
 from adapters.claude_agent_sdk.pause import FORM, Pause, WaitingCall
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import ConfigurationError
 from adapters.sdk.events import Draft
+from adapters.sdk.forms import ASK
 from harness.runtime.v1 import runtime_pb2
 
 DISMISSED = "The person dismissed the question, and the call was not made."

@@ -146,7 +146,7 @@ class ClaudeRuntime(BaseRuntime):
         access = model_access(self._profile, turn)
         folder = await asyncio.to_thread(home.turn, turn.system_prompt + told(self._skills, self._profile.subagents))
         if known.session_id:
-            await asyncio.to_thread(restore, folder.config, home.workspace, known.session_id, store.committed())
+            await asyncio.to_thread(_lay_down, folder.config, home.workspace, known.session_id, store)
         program = self._program = Program(
             sdk_options(
                 profile=self._profile,
@@ -259,3 +259,7 @@ class ClaudeRuntime(BaseRuntime):
         if self._home is None:
             raise classified(RuntimeError("a turn begins only after the runtime was initialised"))
         return self._home
+
+
+def _lay_down(config: Path, workspace: Path, session_id: str, store: TurnStore) -> None:
+    restore(config, workspace, session_id, store.committed())

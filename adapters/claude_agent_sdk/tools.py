@@ -13,13 +13,14 @@ import orjson
 from claude_agent_sdk.types import McpSdkServerConfig
 from mcp.server import Server
 
-from adapters.claude_agent_sdk.calls import ASK, PREFIX, SERVER, call_id, content_of, local_name, text_content
+from adapters.claude_agent_sdk.calls import PREFIX, SERVER, call_id, content_of, local_name, text_content
 from adapters.claude_agent_sdk.channel import Channel
-from adapters.claude_agent_sdk.pause import FORM, FORM_SCHEMA, TOOL, WaitingCall, form_of
+from adapters.claude_agent_sdk.pause import FORM, TOOL, WaitingCall
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
 from adapters.sdk.errors import classified
 from adapters.sdk.events import Draft
+from adapters.sdk.forms import ASK, DESCRIPTION, SCHEMA, form_of
 from adapters.sdk.logs import describe, get_logger
 from harness.event.v1 import payload_pb2
 
@@ -30,7 +31,6 @@ LONG_ARGUMENTS = 512
 SEEN_SECONDS = 10.0
 """How long a call's events wait for the message that the call stands in."""
 PLACEHOLDER = "This call waits for a person's decision."
-_ASK_DESCRIPTION = "Asks the person you work for to fill in a form, and gives you what they entered. Use it when you cannot go on without it."
 _CALL_ID_META = "claudecode/toolUseId"
 _log = get_logger(__name__)
 
@@ -86,7 +86,7 @@ class TurnTools:
             for tool in self._turn.tools
         ]
         if self._ask_person:
-            schema = {"name": ASK, "description": _ASK_DESCRIPTION, "inputSchema": FORM_SCHEMA}
+            schema = {"name": ASK, "description": DESCRIPTION, "inputSchema": SCHEMA}
             tools.append(mcp_types.Tool.model_validate(schema))
         return tools
 

@@ -5,6 +5,7 @@ subpath, a subagent's under its own. `{"pause": {…}}` is what the conversation
 what calls came to that had waited.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -53,9 +54,14 @@ async def load(turn: Turn) -> Transcript:
         return Transcript()
     if head.codec != CODEC:
         raise PersistenceError("The conversation's state has another encoding.", code="state_codec")
-    transcript = Transcript(parts=head.parts)
+    # I23: a long conversation is a second's work, in which no other turn of the host would move.
+    return await asyncio.to_thread(_read, head.parts)
+
+
+def _read(parts: tuple[bytes, ...]) -> Transcript:
+    transcript = Transcript(parts=parts)
     try:
-        for line in _joined(head.parts).splitlines():
+        for line in _joined(parts).splitlines():
             _take(transcript, orjson.loads(line))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
         raise PersistenceError("The conversation's state is damaged.", code="state_damaged") from None

@@ -16,8 +16,8 @@ from tests.catalog.conftest import Start
 from tests.catalog.processes import AVAILABLE, TOKEN, UNAVAILABLE, end, operator, spawn, until
 
 PACKAGE = "is not well (dependency): The package claude-agent-sdk is not installed"
-KEY = "is not well (configuration): There is no credential for the model: set ANTHROPIC_API_KEY_FILE to a file"
-KEY_FILE = "is not well (configuration): The credential cannot be read: ANTHROPIC_API_KEY_FILE: No such file"
+KEY = "Works in part (configuration): There is no credential for the model: set ANTHROPIC_API_KEY_FILE to a file"
+KEY_FILE = "Works in part (configuration): The credential cannot be read: ANTHROPIC_API_KEY_FILE: No such file"
 ENDPOINT = "Works in part (model_endpoint): The model endpoint of inside has no credential"
 AWAY = "Works in part (model_endpoint): The model egress cannot be reached"
 ELSEWHERE = {"ANTHROPIC_API_KEY_FILE": "-"}
@@ -57,8 +57,8 @@ def _file(folder: Path) -> dict[str, Any]:
     ("module", "environment", "availability", "reason"),
     [
         ("tests.adapters.claude.without_sdk", ELSEWHERE, UNAVAILABLE, PACKAGE),
-        ("adapters.claude_agent_sdk", {}, UNAVAILABLE, KEY),
-        ("adapters.claude_agent_sdk", {"ANTHROPIC_API_KEY_FILE": "/nowhere/key"}, UNAVAILABLE, KEY_FILE),
+        ("adapters.claude_agent_sdk", {}, AVAILABLE, KEY),
+        ("adapters.claude_agent_sdk", {"ANTHROPIC_API_KEY_FILE": "/nowhere/key"}, AVAILABLE, KEY_FILE),
         ("adapters.claude_agent_sdk", ELSEWHERE, AVAILABLE, ""),
     ],
     ids=["package", "key", "key-file", "elsewhere"],

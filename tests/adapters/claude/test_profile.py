@@ -85,6 +85,10 @@ async def test_an_evaluation_names_everything_that_does_not_fit():
     said = await ClaudeAdapter().evaluate(fits, IN_PROCESS, settings)
     assert said.issues == []
     assert said.normalized_options == {"max_turns": 0, "effort": "provider", "ask_person": False}
+    fits.tools.bindings.add(tool_id="ask_person")
+    json_format.ParseDict({"ask_person": True}, fits.harness.options)
+    said = await ClaudeAdapter().evaluate(fits, IN_PROCESS, settings)
+    assert [(one.path, one.code) for one in said.issues] == [("tools.bindings", "tool_name_taken")]
     broken = await ClaudeAdapter().evaluate(fits, IN_PROCESS, {"modle": "x"})
     assert [one.path for one in broken.issues] == ["harness.profile_id"]
 
@@ -101,13 +105,13 @@ async def test_health_says_in_a_line_what_is_missing(tmp_path, monkeypatch: pyte
             return checks["configuration"]
 
         check = await configuration()
-        assert check.status == health_pb2.HEALTH_STATUS_UNHEALTHY
+        assert check.status == health_pb2.HEALTH_STATUS_DEGRADED
         assert "set ANTHROPIC_API_KEY_FILE" in check.reason
         monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", "-")
         assert (await configuration()).status == health_pb2.HEALTH_STATUS_HEALTHY
         monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(tmp_path / "canary"))
         check = await configuration()
-        assert check.status == health_pb2.HEALTH_STATUS_UNHEALTHY
+        assert check.status == health_pb2.HEALTH_STATUS_DEGRADED
         assert check.reason == "The credential cannot be read: ANTHROPIC_API_KEY_FILE: No such file or directory."
         (tmp_path / "canary").write_text("key\n")
         assert (await configuration()).status == health_pb2.HEALTH_STATUS_HEALTHY

@@ -87,6 +87,8 @@ async def fails(conversation: Conversation, dice: random.Random) -> str:
 
 async def cancelled(conversation: Conversation, dice: random.Random, pids: Callable[[], list[int]]) -> str:
     """A turn that is cancelled, while its program starts or once it said something."""
+    # Of the turn before a program may still be on its way out.
+    before = set(pids())
     run = conversation.run(marked(*HANGING))
     stream = run.start()
     if dice.random() < 0.6:
@@ -95,7 +97,7 @@ async def cancelled(conversation: Conversation, dice: random.Random, pids: Calla
         await run.follow(stream, commit=False)
         return _end(run)
     following = asyncio.ensure_future(run.follow(stream, commit=False))
-    await reached(lambda: bool(pids()), "a program")
+    await reached(lambda: bool(set(pids()) - before), "a program")
     await run.cancel()
     await following
     return _end(run)

@@ -29,26 +29,31 @@ ENDS = {
     "cancelled: run_cancelled",
     "killed: run_failed",
 }
-# A Python process keeps some of what it once needed; what each turn left would be far more over 200.
-MEMORY_MIB = 24.0
+# Of the long one's second half. In its first a Python process still grows into what it needs at its busiest, by some 4 MiB; measured over 540 turns, the
+# last 480 added 0.6 MiB. A hundred turns that left what one turn holds, its messages and transcript, would be more than this.
+MEMORY_MIB = 4.0
+LEAST_LONG_TURNS = 200
 
 
 @pytest.mark.timeout(600)
 async def test_i20_nothing_is_left_of_cancels_failures_and_kills(folder):
-    await _leaves_nothing(folder, SHORT_TURNS)
+    await _leaves_nothing(folder, SHORT_TURNS, warm_up=8)
 
 
 @pytest.mark.skipif(
-    LONG not in os.environ, reason=f"takes minutes: set {LONG} to how many turns are to be played, as 200"
+    LONG not in os.environ,
+    reason=f"takes minutes: set {LONG} to how many turns are to be played, {LEAST_LONG_TURNS} at least",
 )
 @pytest.mark.timeout(3600)
 async def test_i20_nothing_is_left_of_many(folder, record_testsuite_property):
-    before, after, ends = await _leaves_nothing(folder, int(os.environ[LONG]))
+    turns = max(int(os.environ[LONG]), LEAST_LONG_TURNS)
+    before, after, ends = await _leaves_nothing(folder, turns - turns // 2, warm_up=turns // 2)
+    assert after.memory_mib - before.memory_mib <= MEMORY_MIB, (before, after)
     for name, value in (("before", before), ("after", after), ("ends", ends)):
         record_testsuite_property(name, str(value))
 
 
-async def _leaves_nothing(folder: Path, turns: int) -> tuple[Held, Held, dict[str, int]]:
+async def _leaves_nothing(folder: Path, turns: int, *, warm_up: int) -> tuple[Held, Held, dict[str, int]]:
     (folder / "key").write_text("k\n")
     (folder / "work").mkdir()
     canaries = Canaries()
@@ -81,7 +86,7 @@ async def _leaves_nothing(folder: Path, turns: int) -> tuple[Held, Held, dict[st
 
             try:
                 # Every way of ending once, so that everything that is made once is there.
-                await play(conversation, model, host.pid, turns=8, seed=7)
+                await play(conversation, model, host.pid, turns=warm_up, seed=7)
                 await reached(
                     lambda: now().children == now().files == 0 == model.open_connections,
                     "nothing left of the first turns",
@@ -99,7 +104,6 @@ async def _leaves_nothing(folder: Path, turns: int) -> tuple[Held, Held, dict[st
 
                 await reached(back, f"it is as before ({before}), it has {now()},")
                 after = now()
-                assert after.memory_mib - before.memory_mib <= MEMORY_MIB, (before, after)
             finally:
                 await target.close()
                 await host.stop()

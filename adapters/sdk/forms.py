@@ -1,4 +1,7 @@
-"""The form a model asks a person to fill in: its schema for the model, and its fields for the person."""
+"""The form a model asks a person to fill in (interrupts, Forms): a tool's schema and description for the model, and the fields for the person.
+
+An adapter gives its model a tool with `SCHEMA`, and reads what the model calls it with by `form_of`: the form of an `events.form_requested`.
+"""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -8,6 +11,10 @@ from harness.event.v1 import payload_pb2
 MAX_FIELDS = 64
 MAX_OPTIONS = 100
 MAX_PROMPT_CHARACTERS = 4_000
+MAX_LABEL_CHARACTERS = 200
+MAX_DESCRIPTION_CHARACTERS = 1_000
+ASK = "ask_person"
+"""What the tool is called."""
 DESCRIPTION = "Asks the person you work for to fill in a form, and gives you what they entered. Use it when you cannot go on without it."
 _TYPES = {
     "string": payload_pb2.FORM_FIELD_TYPE_STRING,
@@ -18,7 +25,11 @@ _TYPES = {
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "prompt": {"type": "string", "description": "What you want to know, in a sentence or two."},
+        "prompt": {
+            "type": "string",
+            "maxLength": MAX_PROMPT_CHARACTERS,
+            "description": "What you want to know, in a sentence or two.",
+        },
         "fields": {
             "type": "array",
             "minItems": 1,
@@ -26,18 +37,24 @@ SCHEMA: Mapping[str, Any] = {
             "items": {
                 "type": "object",
                 "properties": {
-                    "name": {"type": "string", "description": "Letters, digits and _."},
-                    "label": {"type": "string"},
+                    "name": {
+                        "type": "string",
+                        "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,63}$",
+                        "description": "Letters, digits and _.",
+                    },
+                    "label": {"type": "string", "maxLength": MAX_LABEL_CHARACTERS},
                     "type": {"type": "string", "enum": list(_TYPES)},
                     "required": {"type": "boolean"},
                     "options": {"type": "array", "items": {"type": "string"}, "maxItems": MAX_OPTIONS},
-                    "description": {"type": "string"},
+                    "description": {"type": "string", "maxLength": MAX_DESCRIPTION_CHARACTERS},
                 },
                 "required": ["name", "label", "type"],
+                "additionalProperties": False,
             },
         },
     },
     "required": ["prompt", "fields"],
+    "additionalProperties": False,
 }
 
 
@@ -66,9 +83,9 @@ def _field(item: Any) -> payload_pb2.FormField:
         raise ValueError(f"A field of type choice needs 1 to {MAX_OPTIONS} options, and no other has any.")
     return payload_pb2.FormField(
         name=name,
-        label=str(given.get("label") or name)[:200],
+        label=str(given.get("label") or name)[:MAX_LABEL_CHARACTERS],
         type=kind,
         required=given.get("required") is True,
         options=options,
-        description=str(given.get("description") or "")[:1000],
+        description=str(given.get("description") or "")[:MAX_DESCRIPTION_CHARACTERS],
     )
