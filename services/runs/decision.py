@@ -10,12 +10,10 @@ from harness.event.v1 import payload_pb2
 from harness.run.v1 import run_service_pb2
 from harness.runtime.v1 import runtime_pb2
 from services.common.errors import FieldIssue
-from services.runs import client_context
+from services.runs import json_bounds
 
 MAX_TEXT: Final = 65_536
 """Characters of one value of a form (I35)."""
-MAX_ARGUMENTS_BYTES: Final = 128 * 1024
-"""Of one call, as JSON (events, Bounds)."""
 _ALLOWED: Final = {
     "approve": payload_pb2.APPROVAL_DECISION_KIND_APPROVE,
     "reject": payload_pb2.APPROVAL_DECISION_KIND_REJECT,
@@ -43,7 +41,7 @@ def issues_of(asked: payload_pb2.InterruptRequested, decided: run_service_pb2.Re
 
 
 def _form_issues(asked: payload_pb2.InterruptRequested, values: struct_pb2.Struct) -> list[FieldIssue]:
-    issues = client_context.issues_of(values, "form_values")
+    issues = json_bounds.issues_of(values, "form_values")
     known = {field.name: field for field in asked.fields}
     for name in sorted(set(values.fields) - set(known)):
         issues.append(FieldIssue(f"form_values.{name}", "unknown_field", "The form has no such field."))
@@ -91,7 +89,7 @@ def _call_issues(asked: payload_pb2.InterruptRequested, decided: runtime_pb2.Too
             issues.append(FieldIssue(f"{path}.{kind}", "not_allowed", f"The call may not be answered with {kind}."))
         elif kind == "edit":
             # I25: as it would have been checked when the call was proposed.
-            issues += client_context.issues_of(decision.edit, f"{path}.edit", max_bytes=MAX_ARGUMENTS_BYTES)
+            issues += json_bounds.issues_of(decision.edit, f"{path}.edit", max_bytes=json_bounds.MAX_ARGUMENTS_BYTES)
     for call_id in open_calls:
         issues.append(FieldIssue("tool_decisions.decisions", "missing", f"The call {call_id} has no decision."))
     return issues

@@ -12,7 +12,7 @@ from harness.run.v1 import resumed_turn_pb2, run_service_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.session.v1 import binding_pb2, session_service_pb2
 from services.common.errors import HarnessError, Reason, invalid_request
-from services.runs.client_context import issues_of
+from services.runs.json_bounds import issues_of
 from services.runs.run import Run
 
 POLICIES: Final = {
@@ -55,7 +55,7 @@ class Request:
 
 def request_of(owner: str, body: run_service_pb2.StartRunRequest) -> Request:
     """The request of a start. Errors: `invalid_request` when its context is over a bound that the contract's constraints cannot say."""
-    if issues := issues_of(body.client_context):
+    if issues := issues_of(body.client_context, "client_context"):
         raise invalid_request(issues)
     key = key_of(body.client_request_id) if body.client_request_id else ""
     digest = hashlib.blake2b(body.SerializeToString(deterministic=True), digest_size=20).hexdigest()

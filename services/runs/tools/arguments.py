@@ -14,10 +14,8 @@ from referencing.exceptions import Unresolvable
 
 from services.common.errors import MAX_ISSUE_CHARACTERS, FieldIssue
 from services.common.json_schema import bounded_validator
-from services.runs import client_context
+from services.runs import json_bounds
 
-MAX_ARGUMENTS_BYTES: Final = 128 * 1024
-"""As JSON (events, Bounds)."""
 MAX_MATCHED_CHARACTERS: Final = 4_096
 """The longest text a `pattern` of a schema is applied to; a longer one does not match (I35)."""
 MAX_ISSUES: Final = 100
@@ -33,7 +31,7 @@ Json = Any
 
 def issues_of(schema: Mapping[str, Json], arguments: struct_pb2.Struct, path: str = "arguments") -> list[FieldIssue]:
     """Everything in which the arguments pass their bounds or their tool's schema, unknown keys included where the schema closes its objects."""
-    bounds = client_context.issues_of(arguments, path, max_bytes=MAX_ARGUMENTS_BYTES)
+    bounds = json_bounds.issues_of(arguments, path, max_bytes=json_bounds.MAX_ARGUMENTS_BYTES)
     if bounds:
         return bounds
     try:
