@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -19,6 +19,8 @@ from cli.text import json_line
 CONNECT_SECONDS: Final = 5.0
 READ_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 120.0
+TRANSFER_SECONDS: Final = 3600.0
+"""An upload or download may take that long at most; it is given up before where nothing moves for READ_SECONDS."""
 STREAM_SILENCE_SECONDS: Final = 45.0
 """A stream says something every 15 seconds, so this long a silence means that it is broken."""
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
@@ -81,6 +83,26 @@ class Api:
     async def delete(self, path: str) -> Any:
         return await self._request("DELETE", path)
 
+    async def upload(
+        self, path: str, parameters: Parameters, media_type: str, content: AsyncIterator[bytes], size: int | None
+    ) -> Any:
+        """Sends content as it is. `size` None: not known. Raises Broken as well, when another attempt may do."""
+        headers = {"content-type": media_type} | ({} if size is None else {"content-length": str(size)})
+        return await self._answered(self._exchange("POST", path, parameters, content, headers), TRANSFER_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def content(self, path: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """Content as it is. Raises Broken as well, when another attempt may do."""
+        try:
+            async with asyncio.timeout(TRANSFER_SECONDS), self._client.stream("GET", self._url(path)) as answer:
+                if answer.status_code != 200:
+                    raise refusal(answer.status_code, await _read(answer, MAX_REFUSAL_BYTES), self.connection.url)
+                yield answer.aiter_raw()
+        except httpx.HTTPError as error:
+            raise _broken(error) from None
+        except TimeoutError:
+            raise unreachable(self.connection.url, f"no end within {TRANSFER_SECONDS:g} seconds") from None
+
     async def items(
         self, path: str, name: str, limit: int, parameters: Parameters | None = None
     ) -> tuple[list[Any], bool]:
@@ -119,11 +141,17 @@ class Api:
             raise _broken(error) from None
 
     async def _request(self, method: str, path: str, *, parameters: Parameters | None = None, body: Any = None) -> Any:
+        content = None if body is None else json_line(body).encode("utf-8")
+        headers = {} if content is None else {"content-type": "application/json"}
+        return await self._answered(self._exchange(method, path, parameters, content, headers), ANSWER_SECONDS)
+
+    async def _answered(self, exchange: Awaitable[tuple[int, bytes]], seconds: float) -> Any:
+        """The `data` of what comes back."""
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                status, data = await self._exchange(method, path, parameters, body)
+            async with asyncio.timeout(seconds):
+                status, data = await exchange
         except TimeoutError:
-            raise unreachable(self.connection.url, f"no answer within {ANSWER_SECONDS:g} seconds") from None
+            raise unreachable(self.connection.url, f"no answer within {seconds:g} seconds") from None
         except Broken as broken:
             if broken.unconnected:
                 raise unreachable(self.connection.url, broken.reason) from None
@@ -135,9 +163,14 @@ class Api:
             raise _no_mesh(self.connection.url)
         return answer["data"]
 
-    async def _exchange(self, method: str, path: str, parameters: Parameters | None, body: Any) -> tuple[int, bytes]:
-        content = None if body is None else json_line(body).encode("utf-8")
-        headers = {} if content is None else {"content-type": "application/json"}
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        parameters: Parameters | None,
+        content: bytes | AsyncIterator[bytes] | None,
+        headers: Mapping[str, str],
+    ) -> tuple[int, bytes]:
         try:
             async with self._client.stream(
                 method, self._url(path), params=parameters, content=content, headers=headers
@@ -199,8 +232,8 @@ def _hint(status: int, code: str, facts: Mapping[str, str | int]) -> str:
         return "Check HARNESS_TOKEN and HARNESS_SUBJECT."
     if status == 404:
         return (
-            "Check the id with `harness agents list` or `harness runs list`. "
-            "Runs and conversations of another subject than HARNESS_SUBJECT are not found."
+            "Check the id with `harness agents list`, `harness runs list` or `harness files list`. "
+            "Runs, conversations and files of another subject than HARNESS_SUBJECT are not found."
         )
     if code == "harness_session_conflict" and "run_id" in facts:
         run_id = facts["run_id"]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.commands import agents, harnesses, runs, sandboxes, sessions
+from cli.commands import agents, files, harnesses, runs, sandboxes, sessions
 from cli.commands.certify import certify
 from cli.commands.status import status
 from cli.commands.up import up
@@ -36,6 +36,7 @@ app.command("status")(status)
 app.command("certify")(certify)
 app.command("run")(runs.run)
 app.add_typer(runs.app, name="runs")
+app.add_typer(files.app, name="files")
 app.add_typer(agents.app, name="agents")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(harnesses.app, name="harnesses")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,9 +15,11 @@ from cli.errors import CommandError, ExitCode, usage_error
 from cli.feed import RunFeed
 from cli.output import Output
 from cli.run_view import EXIT_CODES, run_view
+from cli.upload import LocalFile, local_file, upload
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 MAX_CONTEXT_CHARACTERS: Final = 500_000
+MAX_FILES: Final = 32
 START_ATTEMPTS: Final = 3
 _STDIN: Final = "-"
 
@@ -75,6 +78,10 @@ class Turn:
 
     request: dict[str, Any]
     names_conversation: bool
+    files: Sequence[LocalFile] = ()
+    """What is uploaded before it starts."""
+    names_request: bool = False
+    starting: bool = False
     watch: Watch | None = field(default=None)
 
     @classmethod
@@ -86,6 +93,8 @@ class Turn:
         context: str | None,
         on_conflict: str,
         request_id: str | None,
+        files: Sequence[str] = (),
+        file_ids: Sequence[str] = (),
     ) -> Turn:
         """The turn as the command line describes it. Raises CommandError (exit 2)."""
         if message == _STDIN and context == _STDIN:
@@ -99,13 +108,26 @@ class Turn:
         }
         if context is not None:
             request["context"] = read_text(context, MAX_CONTEXT_CHARACTERS)
-        return cls(request, names_conversation=conversation_id is not None)
+        if len(files) + len(file_ids) > MAX_FILES:
+            raise usage_error(f"A turn takes at most {MAX_FILES} files.", "Send the others with the next turn.")
+        if file_ids:
+            request["files"] = list(file_ids)
+        if _STDIN in files:
+            raise usage_error(
+                "--file takes no standard input.",
+                "Upload it with `harness files upload -`, and give its id as --file-id.",
+            )
+        local = [local_file(path) for path in files]
+        named = conversation_id is not None
+        return cls(request, names_conversation=named, files=local, names_request=request_id is not None)
 
     def interrupted(self) -> CommandError:
         """What Ctrl-C left behind."""
         if self.watch is not None:
             return self.watch.interrupted()
         request = self.request
+        if not self.starting:
+            return CommandError("Interrupted before a run was started.", ExitCode.INTERRUPTED, "interrupted")
         return CommandError(
             "Interrupted before the mesh had answered: the run may have been started.",
             ExitCode.INTERRUPTED,
@@ -117,7 +139,16 @@ class Turn:
 
 async def start_and_watch(api: Api, output: Output, turn: Turn, *, detach: bool = False) -> int:
     """Starts the turn; unless detached, watches it to its end and returns the exit code for how it ended."""
-    run = await _start(api, turn)
+    uploaded = await _attach(api, output, turn)
+    turn.starting = True
+    try:
+        run = await _start(api, turn)
+    except CommandError as error:
+        # A start that is refused leaves nothing behind. Under a request id of the caller's, an earlier start may name the same files.
+        if error.exit_code is not ExitCode.UNREACHABLE and not turn.names_request:
+            for file_id in uploaded:
+                await api.delete(f"/api/v1/files/{file_id}")
+        raise
     turn.watch = Watch(run["run_id"], reached=True)
     return await started(output, turn.watch, run, api, detach=detach, names_conversation=turn.names_conversation)
 
@@ -143,6 +174,19 @@ async def started(
     chosen = "" if names_conversation else " (go on with it by --conversation)"
     output.note(f"run {run_id} · conversation {conversation}{chosen}")
     return await watch.follow(api, output)
+
+
+async def _attach(api: Api, output: Output, turn: Turn) -> list[str]:
+    """Uploads the turn's files; their ids."""
+    uploaded: list[str] = []
+    for number, file in enumerate(turn.files):
+        # I3: the same start again names the same files.
+        key = f"{turn.request['client_request_id']}/{number}".encode()
+        known = await upload(api, output, file, f"cli-{hashlib.sha256(key).hexdigest()[:40]}")
+        uploaded.append(known["file_id"])
+    if uploaded:
+        turn.request["files"] = [*uploaded, *turn.request.get("files", ())]
+    return uploaded
 
 
 async def _start(api: Api, turn: Turn) -> dict[str, Any]:

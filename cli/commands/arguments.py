@@ -40,6 +40,7 @@ ConversationId = Annotated[
     str, typer.Argument(metavar="CONVERSATION", callback=_identifier, help="Id of the conversation.")
 ]
 HarnessId = Annotated[str, typer.Argument(metavar="HARNESS", callback=_identifier, help="Id of the harness.")]
+FileId = Annotated[str, typer.Argument(metavar="FILE", callback=_identifier, help="Id of the file.")]
 OptionalAgent = Annotated[
     str | None, typer.Option("--agent", metavar="AGENT", callback=_agent, help="Of this agent only.")
 ]
@@ -54,6 +55,20 @@ RequestId = Annotated[
         callback=_identifier,
         help="Makes the start idempotent: the same id is the same run.",
     ),
+]
+
+
+def _identifiers(texts: list[str] | None) -> list[str]:
+    return [text for text in texts or () if _identifier(text)]
+
+
+FilePaths = Annotated[
+    list[str] | None,
+    typer.Option("--file", metavar="PATH", help="A file for the agent to read, uploaded first; may be repeated."),
+]
+FileIds = Annotated[
+    list[str] | None,
+    typer.Option("--file-id", metavar="FILE", callback=_identifiers, help="One that was uploaded; may be repeated."),
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_ITEMS, help="How many to show at most.")]
 Json = Annotated[

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.commands.arguments import AgentId, Json, Limit, OptionalAgent, OptionalConversation, RequestId, RunId
+from cli.commands.arguments import (
+    AgentId,
+    FileIds,
+    FilePaths,
+    Json,
+    Limit,
+    OptionalAgent,
+    OptionalConversation,
+    RequestId,
+    RunId,
+)
 from cli.errors import usage_error
 from cli.execute import execute
 
@@ -40,6 +50,8 @@ def run(
         str | None,
         typer.Option("--context", metavar="FILE", help="Text for the system prompt of this turn; - is standard input."),
     ] = None,
+    files: FilePaths = None,
+    file_ids: FileIds = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Start it and leave: print the run, not its events.")
     ] = False,
@@ -52,7 +64,9 @@ def run(
     """Run one turn of a conversation and show it live. Ctrl-C stops watching; the run goes on."""
     from cli.turn import Turn, start_and_watch
 
-    turn = Turn.create(agent_id, message, conversation_id, context, on_conflict.value, request_id)
+    turn = Turn.create(
+        agent_id, message, conversation_id, context, on_conflict.value, request_id, files or (), file_ids or ()
+    )
     execute(
         lambda api, output: start_and_watch(api, output, turn, detach=detach),
         as_json=as_json,

@@ -63,7 +63,7 @@ nothing for `HARNESS_STREAM_STALL_SECONDS` is dropped; it delays nobody else.
 
 `POST /api/v1/files` answers when the whole file is kept; one that breaks off leaves nothing. The content comes back with its media type
 (`charset=utf-8` for text), `Content-Length`, `Content-Disposition: attachment` with the name made safe, `nosniff`, a policy that runs nothing,
-and `no-store`. A download that breaks off is shorter than its length.
+and `no-store`. A download that breaks off is shorter than its length. See [Send files](../how-to/send-files.md).
 
 ## Operations
 

@@ -5,6 +5,7 @@ tests use the real mesh.
 """
 
 import asyncio
+import hashlib
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -47,6 +48,9 @@ class StandIn:
     streams: dict[str, list[list[bytes]]] = field(default_factory=dict)
     stream_refusals: list[Response] = field(default_factory=list)
     starts_torn: int = 0
+    uploads_torn: int = 0
+    files: dict[str, tuple[str, bytes, bytes]] = field(default_factory=dict)
+    """Name, content, and what comes when it is downloaded."""
     answers: dict[str, Response] = field(default_factory=dict)
     issues: list[dict[str, str]] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
@@ -77,6 +81,9 @@ class StandIn:
                 Route("/api/v1/agents", self._agents),
                 Route("/api/v1/agents/{agent_id}", self._agent, methods=["GET", "PUT", "DELETE"]),
                 Route("/api/v1/agent-drafts/validate", self._validate, methods=["POST"]),
+                Route("/api/v1/files", self._files, methods=["GET", "POST"]),
+                Route("/api/v1/files/{file_id}", self._file),
+                Route("/api/v1/files/{file_id}/content", self._content),
                 Route("/api/v1/runs", self._runs, methods=["GET", "POST"]),
                 Route("/api/v1/runs/{run_id}", self._run, methods=["GET", "DELETE"]),
                 Route("/api/v1/runs/{run_id}/events/stream", self._stream),
@@ -204,6 +211,34 @@ class StandIn:
             if not (step.startswith(b"id: ") and number.isdigit() and int(number) <= after):
                 yield step
 
+    async def _files(self, request: Request) -> Response:
+        query, headers = dict(request.query_params), dict(request.headers)
+        body = await request.body()
+        self.seen.append(Seen(request.method, request.url.path, query, headers, body))
+        if "files" in self.answers:
+            return self.answers["files"]
+        if self.uploads_torn:
+            self.uploads_torn -= 1
+            return torn()
+        return success(file_json("fil_1", query["name"], body), 201)
+
+    async def _file(self, request: Request) -> Response:
+        await self._record(request)
+        file_id = request.path_params["file_id"]
+        name, content, _ = self.files[file_id]
+        return success(file_json(file_id, name, content))
+
+    async def _content(self, request: Request) -> Response:
+        await self._record(request)
+        _, content, come = self.files[request.path_params["file_id"]]
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield come
+            if len(come) < len(content):
+                raise Torn
+
+        return StreamingResponse(pieces(), media_type="text/plain")
+
     async def _harnesses(self, request: Request) -> Response:
         await self._record(request)
         return self.answers["harnesses"]
@@ -236,6 +271,13 @@ def run_json(run_id: str, **more: Any) -> dict[str, Any]:
         "run_id": run_id, "agent_id": "a", "conversation_id": "c", "agent_version": 1, "binding_id": "bnd_1", "harness_id": "reference",
         "profile_id": "default", "status": "running", "last_sequence": 0, "client_request_id": "", "error_code": "", "created_at": TIME,
         "updated_at": TIME, "deadline_at": None, "resumed_from": "", **more,
+    }  # fmt: skip
+
+
+def file_json(file_id: str, name: str, content: bytes) -> dict[str, Any]:
+    return {
+        "file_id": file_id, "name": name, "media_type": "text/plain", "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(), "created_at": TIME, "expires_at": TIME,
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
-"""The tutorial and the page on sandboxes are true: their commands are run, in order, against a real mesh."""
+"""The tutorial and the pages on files and on sandboxes are true: their commands are run, in order, against a real mesh."""
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 from tests.docs.pages import ROOT
 
 TUTORIAL = ROOT / "docs" / "tutorial" / "first-conversation.md"
+FILES = ROOT / "docs" / "how-to" / "send-files.md"
 SANDBOX = ROOT / "docs" / "how-to" / "run-in-a-sandbox.md"
 ACTIVATE = ". .venv/bin/activate\n"
 
@@ -87,6 +89,16 @@ async def test_the_commands_of_the_tutorial_do_what_it_says(environment):
         assert place >= 0, f"{text!r} is missing, or comes too early, in:\n{output}"
     stream, resumed, *_ = output.split("event: run.started")[-1].split("id: 18\n")[1:]
     assert stream.count("event: ") == resumed.count("event: ") == 2
+
+
+async def test_the_commands_of_the_page_on_files_do_what_it_says(environment):
+    output = await output_of(FILES, environment)
+    digest = hashlib.sha256(b"Sales: 1, 2, 3\n").hexdigest()
+    # Told by two runs and sha256sum, shown of the file over REST, told by a third run.
+    assert output.count(digest) == 5
+    assert '"name":"report.txt"' in output
+    assert "Sales: 1, 2, 3\n" in output
+    assert output.count("deleted") == 1
 
 
 async def test_the_commands_of_the_sandbox_page_do_what_it_says(environment):

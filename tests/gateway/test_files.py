@@ -7,10 +7,8 @@ import os
 import signal
 import socket
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -20,30 +18,14 @@ import pytest_asyncio
 from services.common.ids import Identity
 from services.common.store.sqlite_records import SqliteRecordStore
 from services.sessions.files.store import FILE_COLLECTIONS, FileStore
-from tests.gateway.conftest import API_TOKEN, Running, run_gateway, toy_mesh
-from tests.gateway.toy_mesh import TOKEN
+from tests.gateway.conftest import API_TOKEN, Running
+from tests.gateway.kept_files import kept_by
 from tests.sessions.processes import IDENTITY_KEY, Sessions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LIMIT = 2_500_000
 TEXT = {"content-type": "text/plain"}
 HOSTILE = '../../etc/pass\\wd\r\nSet-Cookie: a=b\x1b[31m\u202egpj."exe;'
-
-
-@asynccontextmanager
-async def kept_by(sessions_settings: dict[str, str], **settings: str) -> AsyncGenerator[tuple[Running, Sessions]]:
-    """A gateway in front of a sessions process of its own."""
-    with TemporaryDirectory(prefix="gw") as folder:
-        sessions = Sessions(Path(folder), settings={"HARNESS_SERVICE_TOKENS": TOKEN, **sessions_settings})
-        await sessions.start()
-        try:
-            async with (
-                toy_mesh() as mesh,
-                run_gateway(mesh, HARNESS_SESSIONS_ADDRESS=sessions.address, **settings) as gateway,
-            ):
-                yield gateway, sessions
-        finally:
-            await sessions.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
