@@ -1,5 +1,7 @@
 """The adapter: its descriptor, what it can tell of a blueprint and of its own health. Needs no SDK: without one it says so."""
 
+import asyncio
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -13,6 +15,7 @@ from adapters.agentcore.sessions import AgentCoreSessions
 from adapters.sdk.capabilities import UNSUPPORTED, capability
 from adapters.sdk.contract import Evaluation, HarnessRuntime, Reconciled, RuntimeConstruction, plain
 from adapters.sdk.errors import AuthenticationError, ConfigurationError, HarnessError, UnavailableError
+from adapters.sdk.forms import ASK
 from adapters.sdk.health import CONFIGURATION, Impaired, Probe
 from adapters.sdk.session import ClosedSession, ProviderSessionManager
 from adapters.sdk.simple import BaseAdapter
@@ -42,6 +45,7 @@ class AgentCoreAdapter(BaseAdapter):
         self._descriptor = describe(_sdk_version())
         self._sessions = AgentCoreSessions(self._stop_session)
         self._shared: tuple[Clients, Stopper] | None = None
+        self._loaded = False
 
     @property
     def descriptor(self) -> descriptor_pb2.Descriptor:
@@ -68,6 +72,7 @@ class AgentCoreAdapter(BaseAdapter):
         try:
             profile = read_profile(profile_settings)
             if self._descriptor.sdk_version:
+                await self._load()
                 self._locator(profile)
             _check_region(profile)
         except ConfigurationError as error:
@@ -76,7 +81,7 @@ class AgentCoreAdapter(BaseAdapter):
         for path, check in (
             ("harness.options", lambda: read_options(options)),
             ("model.alias", lambda: model_of(blueprint.model, profile)),
-            ("tools.bindings", lambda: _check_tools(blueprint, profile)),
+            ("tools.bindings", lambda: _check_tools(blueprint, profile, options)),
         ):
             try:
                 check()
@@ -88,6 +93,7 @@ class AgentCoreAdapter(BaseAdapter):
     async def create_runtime(self, construction: RuntimeConstruction) -> HarnessRuntime:
         """A runtime. Raises UnavailableError without the SDK, ConfigurationError for settings or options that do not fit."""
         profile = read_profile(construction.profile_settings)
+        await self._load()
         locator = self._locator(profile)
         clients, stopper = self._of_process()
         _check_region(profile)
@@ -104,6 +110,7 @@ class AgentCoreAdapter(BaseAdapter):
         if profile.mode != PER_AGENT:
             return Reconciled()
         _check_region(profile)
+        await self._load()
         return await self._fleet_of_harnesses().reconcile(profile, agent_ids, ended_agent_ids)
 
     async def close(self) -> None:
@@ -118,17 +125,26 @@ class AgentCoreAdapter(BaseAdapter):
             return
         profile = read_profile(session.profile_settings)
         _check_region(profile)
+        await self._load()
         clients, stopper = self._of_process()
         await stopper.stop_closed(clients, profile, self._locator(profile), session.agent_id, session_id)
 
+    async def _load(self) -> None:
+        """What needs the SDK, beside the event loop, for that takes most of a second (I23). Raises UnavailableError without it."""
+        if self._loaded:
+            return
+        try:
+            await asyncio.to_thread(_import_sdk)
+        except ImportError as error:
+            raise _sdk_missing(error) from None
+        self._loaded = True
+
     def _of_process(self) -> "tuple[Clients, Stopper]":
-        """What all of the process share. Raises UnavailableError without the SDK."""
+        """What all of the process share."""
         if self._shared is None:
-            try:
-                from adapters.agentcore.clients import Clients
-                from adapters.agentcore.stopping import Stopper
-            except ImportError as error:
-                raise _sdk_missing(error) from None
+            from adapters.agentcore.clients import Clients
+            from adapters.agentcore.stopping import Stopper
+
             self._shared = Clients(), Stopper()
         return self._shared
 
@@ -139,12 +155,15 @@ class AgentCoreAdapter(BaseAdapter):
 
     def _fleet_of_harnesses(self) -> "Fleet":
         if self._fleet is None:
-            try:
-                from adapters.agentcore.provisioning.fleet import Fleet
-            except ImportError as error:
-                raise _sdk_missing(error) from None
+            from adapters.agentcore.provisioning.fleet import Fleet
+
             self._fleet = Fleet()
         return self._fleet
+
+
+def _import_sdk() -> None:
+    for name in ("runtime", "provisioning.fleet"):
+        importlib.import_module(f"adapters.agentcore.{name}")
 
 
 def _sdk_missing(error: ImportError) -> HarnessError:
@@ -159,19 +178,28 @@ def _sdk_missing(error: ImportError) -> HarnessError:
 async def _look_at_environment() -> None:
     from adapters.agentcore.threads import in_thread
 
-    if not await in_thread(_has_credentials, "look"):
-        raise AuthenticationError(
-            "The standard chain of AWS finds no credentials for this process: set a profile, a role or keys for it."
-        )
+    await in_thread(_look_for_credentials, "look")
     if not _region_of_environment():
         raise Impaired("The process has no AWS_REGION: only profiles whose settings have a region work.")
 
 
-def _has_credentials() -> bool:
+def _look_for_credentials() -> None:
     import botocore.session
 
-    # botocore has no types of its own.
-    return cast("Any", botocore.session).get_session().get_credentials() is not None
+    from adapters.agentcore.failures import CREDENTIAL_ERRORS
+
+    try:
+        # botocore has no types of its own.
+        found = cast("Any", botocore.session).get_session().get_credentials()
+    except CREDENTIAL_ERRORS as error:
+        # Of its text nothing is said: it names files and profiles of the machine (I22).
+        raise AuthenticationError(
+            f"The settings of this process for AWS give no credentials ({type(error).__name__}): mend them."
+        ) from None
+    if found is None:
+        raise AuthenticationError(
+            "The standard chain of AWS finds no credentials for this process: set a profile, a role or keys for it."
+        )
 
 
 def _region_of_environment() -> str:
@@ -186,7 +214,7 @@ def _check_region(profile: Profile) -> None:
         )
 
 
-def _check_tools(blueprint: blueprint_pb2.AgentBlueprint, profile: Profile) -> None:
+def _check_tools(blueprint: blueprint_pb2.AgentBlueprint, profile: Profile, options: Mapping[str, Any]) -> None:
     count = len(blueprint.tools.bindings)
     if count and not profile.managed:
         raise ConfigurationError(
@@ -195,6 +223,11 @@ def _check_tools(blueprint: blueprint_pb2.AgentBlueprint, profile: Profile) -> N
         )
     if count > MAX_TOOLS:
         raise ConfigurationError(f"An agent may have at most {MAX_TOOLS} tools here.", code="too_many_tools")
+    if options.get("ask_person") and any(binding.tool_id == ASK for binding in blueprint.tools.bindings):
+        raise ConfigurationError(
+            f"The tool {ASK} has the name of the function that the option ask_person gives the model: leave out one of them.",
+            code="tool_name_taken",
+        )
 
 
 def _not_custom() -> Any:

@@ -13,6 +13,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from adapters.agentcore.failures import CREDENTIAL_ERRORS, failure_of
 from adapters.agentcore.lines import close_connections, own_connections
 from adapters.agentcore.profile import Profile
 from adapters.agentcore.threads import in_thread
@@ -136,6 +137,8 @@ class Clients:
     def _made(self, address: Address) -> Connections:
         try:
             streams = self._client(DATA, address.endpoint_url, address.read_timeout_seconds, address)
+        except CREDENTIAL_ERRORS as error:
+            raise failure_of(error) from None
         except (BotoCoreError, ValueError) as error:
             raise ConfigurationError(
                 "No client of the provider can be made with the profile's region and endpoint_url.",

@@ -8,13 +8,19 @@ from botocore.eventstream import ParserError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConfigNotFound,
+    ConfigParseError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     EventStreamError,
+    InvalidConfigError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
+    ProfileNotFound,
     ReadTimeoutError,
+    SSOError,
     TokenRetrievalError,
 )
 from botocore.parsers import ResponseParserError
@@ -37,6 +43,18 @@ from adapters.sdk.errors import (
     UnavailableError,
 )
 
+CREDENTIAL_ERRORS = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    CredentialRetrievalError,
+    TokenRetrievalError,
+    SSOError,
+    ProfileNotFound,
+    InvalidConfigError,
+    ConfigParseError,
+    ConfigNotFound,
+)
+"""What the standard chain of credentials raises, before anything is sent."""
 _CREDENTIALS = frozenset(
     {
         "ExpiredToken",
@@ -63,9 +81,11 @@ def failure_of(error: BaseException) -> HarnessError:
             return _in_stream(error)
         case ClientError():
             return _refused(error)
-        case NoCredentialsError() | PartialCredentialsError() | TokenRetrievalError():
+        case _ if isinstance(error, CREDENTIAL_ERRORS):
             return AuthenticationError(
-                "The adapter's process has no credentials for the provider.", diagnostic=type(error).__name__
+                "The adapter's process has no credentials for the provider: look at its settings for AWS.",
+                side_effects=NO_SIDE_EFFECTS,
+                diagnostic=type(error).__name__,
             )
         case ParamValidationError():
             return ConfigurationError(

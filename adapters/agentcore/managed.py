@@ -10,21 +10,23 @@ from adapters.agentcore.calling import Calling, Deciding
 from adapters.agentcore.clients import Connections
 from adapters.agentcore.invocation import invoke
 from adapters.agentcore.options import AgentOptions
-from adapters.agentcore.pause import Pause, load, save
+from adapters.agentcore.pause import UNDECIDED, Pause, load, save
 from adapters.agentcore.profile import Profile
 from adapters.agentcore.rehearsal import lots_of, message
 from adapters.agentcore.requests import overrides, own_names, said
 from adapters.agentcore.translation import Call, Translation
 from adapters.sdk import events
 from adapters.sdk.contract import Turn
-from adapters.sdk.errors import CapacityError, ConfigurationError
+from adapters.sdk.errors import POSSIBLE_SIDE_EFFECTS, CapacityError, ConfigurationError, PersistenceError
 from adapters.sdk.events import Draft
 from adapters.sdk.rehearsal import rehearsal_of
 from harness.runtime.v1 import runtime_pb2
 
 MAX_ROUNDS = 200
 """Invocations of one run (I35)."""
-CANCELLED = "The call was cancelled with its turn."
+CUT_OFF = (
+    "The turn ended before this call was answered: whether it was made is not known. Do not make it again unasked."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ class Memory:
     pause: Pause | None = None
     # The last turn after which the committed state was seen to have no pause.
     clear_after: int = -1
-    # Calls of a turn that ended before they were answered: the service still waits for them.
-    unanswered: tuple[str, ...] = ()
+    # Calls that the service waits for the answers of, in order, with the answers that are there: of a turn that ended before they were sent, or taken.
+    open_calls: dict[str, Answer | None] = field(default_factory=dict[str, Answer | None])
 
 
 class ManagedTurn:
@@ -61,15 +63,18 @@ class ManagedTurn:
         self._setting = setting
         self._memory = memory
         self._had_pause = False
+        # Whether anything of an invocation's answer came.
+        self._answered = False
         self._translation = Translation(own_names(turn, setting.options))
 
     async def stream(self) -> AsyncGenerator[Draft, None]:
         """The turn of a message. Calls that wait for a decision which never came are answered with it."""
         pause = await self._committed()
-        open_calls = [] if pause is None else pause.in_order({})
-        if not open_calls:
-            open_calls = [refusal(call_id, CANCELLED) for call_id in self._memory.unanswered]
-        self._memory.pause, self._memory.unanswered = None, ()
+        known, unknown = self._memory.open_calls, CUT_OFF
+        if pause is not None:
+            known, unknown = {name: known.get(name) or pause.answers.get(name) for name in pause.order}, UNDECIDED
+        self._memory.pause, self._memory.open_calls = None, known
+        open_calls = [answer or refusal(call_id, unknown) for call_id, answer in known.items()]
         text = {"text": self._turn.message} if self._turn.message else None
         if text is None:
             raise ConfigurationError("The message is empty.", code="message_empty")
@@ -80,8 +85,9 @@ class ManagedTurn:
                         yield draft
                 return
             except ConfigurationError as refused:
-                # The session has forgotten the calls, or answered them: nothing ran, and the message alone is what is left to say.
-                if refused.code != "request_refused" or refused.side_effects is not None:
+                # The session has forgotten the calls, or answered them. Only while nothing came is it sure that nothing ran (I11): then the message alone
+                # is what is left to say.
+                if self._answered or refused.code != "request_refused" or refused.side_effects is not None:
                     raise
         async with contextlib.aclosing(self._rounds([text])) as drafts:
             async for draft in drafts:
@@ -94,13 +100,17 @@ class ManagedTurn:
             raise ConfigurationError("The conversation waits for no decision.", code="interrupt_unknown")
         self._memory.pause = None
         deciding = Deciding(self._turn, pause, decision)
-        async for draft in deciding.events():
-            yield draft
+        self._memory.open_calls = {call_id: pause.answers.get(call_id) for call_id in pause.order}
+        try:
+            async for draft in deciding.events():
+                yield draft
+        finally:
+            # What was answered stays so, whatever ends the turn: the next one tells it (I24).
+            self._memory.open_calls.update(deciding.answers)
         if deciding.pause is not None:
             async for draft in self._interrupted(deciding.pause):
                 yield draft
             return
-        self._memory.unanswered = pause.order
         async with contextlib.aclosing(self._rounds(pause.in_order(deciding.answers))) as drafts:
             async for draft in drafts:
                 yield draft
@@ -121,14 +131,17 @@ class ManagedTurn:
                 async for draft in drafts:
                     yield draft
             stop, calls = self._translation.end()
-            self._memory.unanswered = tuple(call.call_id for call in calls)
+            self._memory.open_calls = {call.call_id: None for call in calls}
             if not calls:
                 async for draft in self._completed(stop):
                     yield draft
                 return
             calling = Calling(self._turn, ask_person=self._setting.options.ask_person)
-            async for draft in calling.events(calls):
-                yield draft
+            try:
+                async for draft in calling.events(calls):
+                    yield draft
+            finally:
+                self._memory.open_calls.update(calling.answers)
             if calling.pause is not None:
                 async for draft in self._interrupted(calling.pause):
                     yield draft
@@ -158,11 +171,16 @@ class ManagedTurn:
             if rehearsal is None
             else lots_of(rehearsal, message)
         )
+        came = False
         async with contextlib.aclosing(lots):
             async for lot in lots:
                 if isinstance(lot, Draft):
                     yield lot
                     continue
+                if not came:
+                    # It took what it was told.
+                    self._answered, self._memory.open_calls = True, {}
+                came = True
                 for event in lot:
                     for draft in self._translation.take(event):
                         yield draft
@@ -170,20 +188,34 @@ class ManagedTurn:
     async def _completed(self, stop: str) -> AsyncGenerator[Draft, None]:
         for draft in self._translation.usage.final():
             yield draft
-        if self._had_pause and self._setting.durable:
-            await save(self._turn, None)
+        if self._had_pause:
+            await self._kept(None)
         self._memory.clear_after = self._turn.number
         yield events.completed(stop)
 
     async def _interrupted(self, pause: Pause) -> AsyncGenerator[Draft, None]:
         for draft in self._translation.usage.final():
             yield draft
-        self._memory.pause, self._memory.unanswered = pause, ()
+        self._memory.pause, self._memory.open_calls = pause, {}
         # I24: written before anybody hears of it.
-        if self._setting.durable:
-            await save(self._turn, pause)
+        await self._kept(pause)
         yield pause.question()
         yield events.interrupted(pause.interrupt_id)
+
+    async def _kept(self, pause: Pause | None) -> None:
+        """What the conversation waits for from here. Raises PersistenceError: what was shown is not in the conversation's state."""
+        if not self._setting.durable:
+            return
+        try:
+            await save(self._turn, pause)
+        except PersistenceError as lost:
+            raise PersistenceError(
+                lost.message,
+                code="thread_durability_uncertain",
+                retryable=False,
+                side_effects=POSSIBLE_SIDE_EFFECTS,
+                diagnostic=lost.code,
+            ) from None
 
 
 def _in_order(calls: Sequence[Call], answers: Mapping[str, Answer]) -> list[Answer]:

@@ -23,6 +23,7 @@ CODEC = "agentcore.pause.v1"
 TOOL, FORM = "tool", "form"
 PROMPT = "May these calls be made?"
 DISMISSED = "The person dismissed the question, and the call was not made."
+UNDECIDED = "No decision on this call is known here, nor whether it was made: take it neither for made nor for not made, and do not make it again unasked."
 _NOTHING = b"{}"
 
 
@@ -98,9 +99,9 @@ class Pause:
         return events.approval_requested(self.interrupt_id, self.approvals, PROMPT)
 
     def in_order(self, answers: Mapping[str, Answer]) -> list[Answer]:
-        """The answers of the whole message, each call's once; who has none was dismissed."""
+        """The answers of the whole message, each call's once. Of a call that has none nothing is said but that (I11): a resume that broke may have made it."""
         known = {**self.answers, **answers}
-        return [known.get(call_id) or refusal(call_id, DISMISSED) for call_id in self.order]
+        return [known.get(call_id) or refusal(call_id, UNDECIDED) for call_id in self.order]
 
 
 async def load(turn: Turn) -> Pause | None:

@@ -14,7 +14,7 @@ from adapters.agentcore.sessions import AgentCoreSessions
 from adapters.agentcore.stopping import Stopper
 from adapters.sdk import events
 from adapters.sdk.contract import RuntimeConstruction, Turn
-from adapters.sdk.errors import POSSIBLE_SIDE_EFFECTS, ConfigurationError, UnavailableError
+from adapters.sdk.errors import NO_SIDE_EFFECTS, POSSIBLE_SIDE_EFFECTS, ConfigurationError, UnavailableError
 from adapters.sdk.events import Draft
 from adapters.sdk.simple import BaseRuntime
 from harness.common.v1 import blueprint_pb2, error_pb2
@@ -128,6 +128,12 @@ class AgentCoreRuntime(BaseRuntime):
         # A stop that is late would end the next turn.
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=STOP_SECONDS)
+        if self._stopping:
+            raise UnavailableError(
+                "The provider is still ending what ran before in this conversation: try again.",
+                code="session_stopping",
+                side_effects=NO_SIDE_EFFECTS,
+            )
         self._arn = (
             await self._locator.arn_for(self._construction.blueprint.id)
             if self._profile.managed

@@ -119,9 +119,9 @@ def call(name: str, call_id: str, **arguments: Any) -> dict[str, Any]:
     return {"id": call_id, "name": name, "arguments": arguments}
 
 
-def answers(standin: AgentCore) -> dict[str, dict[str, Any]]:
-    """What the provider was told of each call in the last request."""
-    (message,) = standin.of("InvokeHarness")[-1].document["messages"]
+def answers(standin: AgentCore, place: int = -1) -> dict[str, dict[str, Any]]:
+    """What the provider was told of each call in the last request, or in the one at that place."""
+    (message,) = standin.of("InvokeHarness")[place].document["messages"]
     told: dict[str, dict[str, Any]] = {}
     for block in message["content"]:
         if "toolResult" in block:

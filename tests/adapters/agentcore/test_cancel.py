@@ -5,6 +5,8 @@ import threading
 
 import pytest
 
+from adapters.agentcore import runtime
+from adapters.agentcore.stopping import Stopper
 from adapters.agentcore.threads import THREAD_PREFIX
 from conformance.plane.broker import ECHO, Stall
 from conformance.plane.run import kinds
@@ -68,6 +70,29 @@ async def test_i25_a_cancel_while_a_tool_works_leaves_no_call_unanswered(rig):
     drafts = await conversation.say("next")
     assert kinds(drafts)[-1] == "run_completed"
     assert answers(rig.standin)["a"]["status"] == "error"
+
+
+async def test_a_turn_does_not_begin_while_the_session_is_still_being_stopped(rig, monkeypatch):
+    conversation = await rig.conversation(harness_arn=known_harness(rig))
+    stopped = asyncio.Event()
+
+    async def stop(*_: object) -> bool:
+        return await stopped.wait()
+
+    monkeypatch.setattr(Stopper, "stop", stop)
+    monkeypatch.setattr(runtime, "STOP_SECONDS", 0.05)
+    run = conversation.run(script({"text": "a"}, {"hang": "stream"}))
+    stream = run.start()
+    while "content_delta" not in kinds(stream.drafts):
+        assert await stream.read() is not None
+    await run.cancel()
+    # A stop that comes late would end what is asked now.
+    failed = (await conversation.say("too soon"))[-1].payload.run_failed
+    assert (failed.code, failed.side_effect_status) == ("session_stopping", error_pb2.SIDE_EFFECT_STATUS_NONE)
+    assert failed.retryable
+    stopped.set()
+    assert kinds(await conversation.say("now"))[-1] == "run_completed"
+    assert len(rig.standin.of("InvokeHarness")) == 2
 
 
 async def test_i35_back_pressure_holds_the_thread_and_a_cancel_frees_it(rig):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.plane.broker import ECHO, PAY, SUM
+from conformance.plane.broker import ECHO, PAY, SUM, AskFirst, Stall
 from conformance.plane.run import kind, kinds
 from harness.runtime.v1 import runtime_pb2
 from tests.adapters.agentcore.rig import answers, call, decision, script
@@ -102,6 +102,69 @@ async def test_i25_a_message_in_the_place_of_a_decision_makes_no_call(rig):
     assert conversation.tools.done == []
     content = rig.standin.of("InvokeHarness")[-1].document["messages"][0]["content"]
     assert content[-1] == {"text": "never mind"}
+    # Whether somebody decided elsewhere is not known here, and so is not said.
+    assert "nor whether it was made" in answers(rig.standin)["a"]["error"]
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+async def test_i11_after_a_resume_that_broke_the_model_is_told_what_was_done(rig, ephemeral):
+    conversation = await rig.conversation(ephemeral=ephemeral, stop_session=False)
+    conversation.tools.answers[PAY] = AskFirst(Stall(), Stall())
+    calls = [call(PAY, "a", amount=1), call(ECHO, "b", text="x"), call(PAY, "c", amount=3)]
+    first = conversation.run(script({"tools": calls}))
+    await first.play()
+    # The first is refused, which needs no tool; the second is at work when the turn is cut off.
+    second = conversation.resumed(first, decision(first, a="not that", c="approve"))
+    stream = second.start()
+    while kinds(stream.drafts)[-2:] != ["tool_completed", "tool_started"]:
+        assert await stream.read() is not None
+    await second.cancel()
+    drafts = await conversation.say("what now?")
+    assert kinds(drafts)[-1] == "run_completed"
+    told = answers(rig.standin)
+    assert "not that" in told["a"]["rejected"]
+    assert told["b"] == {"result": {"said": "hello"}, "status": "success"}
+    assert "nor whether it was made" in told["c"]["error"] if not ephemeral else "not known" in told["c"]["error"]
+
+
+async def test_i11_a_turn_that_is_cut_off_tells_the_calls_it_made(rig):
+    conversation = await rig.conversation(stop_session=False)
+    conversation.tools.answers[SUM] = Stall()
+    run = conversation.run(script({"tools": [call(ECHO, "a", text="x"), call(SUM, "b")]}, {"text": "never"}))
+    stream = run.start()
+    while kinds(stream.drafts).count("tool_started") < 2:
+        assert await stream.read() is not None
+    await run.cancel()
+    rig.standin.queue([{"refuse": "ThrottlingException", "retry_after": 60}])
+    assert kinds(await conversation.say("refused for now"))[-1] == "run_failed"
+    told = answers(rig.standin)
+    assert told["a"] == {"result": {"said": "hello"}, "status": "success"}
+    assert "not known" in told["b"]["error"]
+    # What was not taken in the turn that was refused is told again; this stand-in had taken it, so the message goes alone in the end.
+    assert kinds(await conversation.say("next"))[-1] == "run_completed"
+    assert answers(rig.standin, -2) == told
+    assert answers(rig.standin) == {}
+    assert kinds(await conversation.say("and on"))[-1] == "run_completed"
+    assert answers(rig.standin) == {}
+
+
+async def test_i11_a_message_that_was_taken_is_never_said_twice(rig):
+    conversation = await rig.conversation()
+    await conversation.say(script({"tools": [call(PAY, "a", amount=1)]}))
+    message = script({"text": "Begun. "}, {"tools": [call(ECHO, "b", text="x")]}, {"refuse": "ValidationException"})
+    drafts = await conversation.say(message)
+    assert drafts[-1].payload.run_failed.code == "request_refused"
+    assert text_of(drafts) == "Begun. "
+    assert conversation.tools.done == ["b"]
+
+
+async def test_state_that_cannot_be_kept_ends_the_turn_as_uncertain(rig):
+    conversation = await rig.conversation()
+    conversation.thread.fail_writes = True
+    drafts = await conversation.say(script({"text": "So far."}, {"tools": [call(PAY, "a", amount=1)]}))
+    failed = drafts[-1].payload.run_failed
+    assert (failed.code, failed.retryable) == ("thread_durability_uncertain", False)
+    assert "interrupt_requested" not in kinds(drafts)
 
 
 async def test_a_session_that_forgot_its_calls_is_told_the_message_alone(rig):

@@ -6,12 +6,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import (
+    ConfigParseError,
+    CredentialRetrievalError,
+    InvalidConfigError,
+    NoCredentialsError,
+    ProfileNotFound,
+    SSOTokenLoadError,
+    UnauthorizedSSOTokenError,
+)
 
 from adapters.agentcore.adapter import AgentCoreAdapter
 from adapters.agentcore.clients import Clients
+from adapters.agentcore.failures import failure_of
 from adapters.agentcore.profile import read_profile
 from adapters.agentcore.requests import checked_session
-from adapters.sdk.errors import AuthenticationError, HarnessError
+from adapters.sdk.errors import NO_SIDE_EFFECTS, AuthenticationError, HarnessError
 from adapters.sdk.health import Impaired, Probe
 from adapters.sdk.session import BindingView, CallerAssignedSessions
 from conformance.plane.run import kind
@@ -66,6 +76,13 @@ async def test_a_missing_region_a_model_and_options_are_told_where_they_stand(mo
     assert [issue.path for issue in said.issues] == ["harness.options", "model.alias", "tools.bindings"]
     assert "tool.builtin" in said.capabilities
     del blueprint.harness.options["temperature"]
+    # A tool of the name of the function with which a model asks could never be called.
+    blueprint.tools.bindings.add(tool_id="ask_person")
+    for asks in (False, True):
+        blueprint.harness.options.update({"ask_person": asks})
+        said = await adapter.evaluate(blueprint, placement, {**GOOD, "models": {"fast": "m"}})
+        assert [issue.code for issue in said.issues] == ["tool_name_taken"] * asks
+    del blueprint.tools.bindings[1]
     said = await adapter.evaluate(blueprint, placement, {**GOOD, "models": {"fast": "m"}})
     assert not said.issues
 
@@ -105,6 +122,32 @@ async def test_health_looks_for_credentials_and_a_region(monkeypatch, tmp_path):
         await probe.look()
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     await probe.look()
+    # Settings that cannot be used are told by kind; what they name is not.
+    monkeypatch.setenv("AWS_PROFILE", "canary-profile")
+    with pytest.raises(AuthenticationError, match="ProfileNotFound") as caught:
+        await probe.look()
+    assert "canary" not in caught.value.message
+    with pytest.raises(AuthenticationError):
+        await Clients().acquire(read_profile(GOOD))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoCredentialsError(),
+        CredentialRetrievalError(provider="canary", error_msg="canary"),
+        SSOTokenLoadError(error_msg="canary"),
+        UnauthorizedSSOTokenError(),
+        ProfileNotFound(profile="canary"),
+        InvalidConfigError(error_msg="canary"),
+        ConfigParseError(path="canary", error="canary"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_i11_what_the_chain_of_credentials_raises_ran_nothing_and_is_no_broken_connection(error):
+    failure = failure_of(error)
+    assert (type(failure), failure.side_effects) == (AuthenticationError, NO_SIDE_EFFECTS)
+    assert "canary" not in failure.message + failure.diagnostic
 
 
 async def test_without_credentials_a_turn_says_so(rig, monkeypatch, tmp_path):
