@@ -410,8 +410,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "R8.2",
-        "An image given with the message reaches the model whole and as its owner uploaded it, in each media type that the claim lists and the kit has "
-        "an example of, also where it comes in several pieces.",
+        "An image given with the message reaches the model as its owner uploaded it, in each media type that the claim lists and the kit has an example "
+        "of. One that is large enough to come in several pieces reaches it too, in another encoding if need be: providers make images smaller.",
         "input.images",
     ),
     _rule(
@@ -441,8 +441,9 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "R8.8",
-        "The limits are what the claim says. As many files, and one as large, as it allows are taken (up to 8 MiB); one that is larger, too many, or of "
-        "another media type is refused, fails the run with category configuration, or is left out behind a warning, and never reaches the model.",
+        "The limits are what the claim says. As many files as it allows are taken, and one as large as it allows (up to 8 MiB) of one of its media types "
+        "at least; one that is larger, too many, or of another media type is refused, fails the run with category configuration, or is left out behind a "
+        "warning, and never reaches the model.",
         either=FILES,
     ),
     _rule(

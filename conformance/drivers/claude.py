@@ -4,11 +4,14 @@ The script is JSON behind a mark, a list of answers, one for each request since 
 failure in the kit's words, an exception of the adapter's, an event of the contract) the adapter rehearses, under a profile that allows faults.
 
 An adapter host is told where the model is by `HARNESS_CLAUDE_BASE_URL`, and by `HARNESS_CLAUDE_CREDENTIAL_FILE` of a file with its credential. Workers
-reach it at `HARNESS_CLAUDE_MODEL_ADDRESS`, `host:port` or `unix:/path`, with the token of each run.
+reach it at `HARNESS_CLAUDE_MODEL_ADDRESS`, `host:port` or `unix:/path`, with the token of each run. `HARNESS_CLAUDE_SKILLS` is a folder that the target
+can read, with a folder of each skill; the last word of a `SKILL.md` has to stand nowhere else.
 """
 
 import json
 import os
+import secrets
+from pathlib import Path
 from typing import Any
 
 from conformance.drivers.driver import Driver
@@ -28,13 +31,17 @@ from conformance.scenario import (
     Step,
     Steps,
     TellDecision,
+    TellFiles,
     Think,
+    UseSkill,
 )
 
 MARK = "@messages-script "
 SUBAGENT = "helper"
 BASE_URL, CREDENTIAL_FILE = "HARNESS_CLAUDE_BASE_URL", "HARNESS_CLAUDE_CREDENTIAL_FILE"
-MODEL_ADDRESS = "HARNESS_CLAUDE_MODEL_ADDRESS"
+MODEL_ADDRESS, SKILLS = "HARNESS_CLAUDE_MODEL_ADDRESS", "HARNESS_CLAUDE_SKILLS"
+# In the profile, and with nothing to be read.
+_UNREADABLE = "kit-unreadable"
 _STATUS = {"configuration": 400, "authentication": 401, "authorization": 403, "throttled": 429, "unavailable": 529}
 _DISMISSED = "The person dismissed the question"
 _IN_STREAM = ("unavailable",)
@@ -61,7 +68,19 @@ class ClaudeDriver(Driver):
             settings["base_url"] = url
         if path := os.environ.get(CREDENTIAL_FILE):
             settings["credential_file"] = path
+        if folder := os.environ.get(SKILLS):
+            settings["skills"] = {skill: str(Path(folder, skill)) for skill in (*self.skills(), _UNREADABLE)}
         return settings
+
+    def skills(self) -> dict[str, str]:
+        """Those of the folder."""
+        folder = os.environ.get(SKILLS)
+        found = sorted(Path(folder).glob("*/SKILL.md")) if folder else []
+        return {path.parent.name: path.read_text("utf-8").split()[-1] for path in found}
+
+    def blocked_skill(self) -> str:
+        """One whose folder is not there."""
+        return _UNREADABLE if SKILLS in os.environ else ""
 
     def model_address(self) -> str:
         """Where workers reach the model."""
@@ -109,9 +128,10 @@ def _answers(steps: Steps) -> list[Answer]:
             made.append(_refusal(step))
             return made
         current.append(_step(step, number))
-        if isinstance(step, CallTool | AskForm | Delegate):
+        if isinstance(step, CallTool | AskForm | Delegate | UseSkill):
             made.append(current)
-            current = []
+            # What stands in a skill is told to the model once it has called for it.
+            current = [{"heard": True}] if isinstance(step, UseSkill) else []
     if current:
         made.append(current)
     return made
@@ -134,6 +154,11 @@ def _step(step: Step, number: int) -> dict[str, Any]:
             return _call(f"ask-{number}", "mcp__harness__ask_person", form)
         case TellDecision():
             return {"results": True}
+        case TellFiles():
+            return {"files": True}
+        case UseSkill(skill_id):
+            # The program knows calls of a conversation by their ids.
+            return _call(f"skill-{secrets.token_hex(4)}", "Skill", {"skill": f"harness:{skill_id}"})
         case Delegate(agent_id, inner):
             return _delegate(agent_id, inner)
         case FailWith():

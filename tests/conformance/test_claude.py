@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from conformance.certification import Options, certify
-from conformance.drivers.claude import BASE_URL, CREDENTIAL_FILE, MODEL_ADDRESS
+from conformance.drivers.claude import BASE_URL, CREDENTIAL_FILE, MODEL_ADDRESS, SKILLS
 from tests.adapters.processes import AdapterProcess
 from tests.conformance.conftest import ROOT
 from tests.standins.messages import serving_in_thread
@@ -46,11 +46,20 @@ REHEARSED = {
 
 
 def of_result(made, result):
-    """Cases but those of files and skills."""
-    return {each.case.id for each in made.cases if each.result == result and each.case.rule.section not in (8, 9)}
+    return {each.case.id for each in made.cases if each.result == result}
 
 
-async def test_workers_are_certified_and_reach_their_model_with_the_runs_own_token(folder, monkeypatch):
+@pytest.fixture
+def skills(folder, monkeypatch):
+    """Two skills that the driver's profile gives."""
+    for name, word in (("kit-tea", "samovar"), ("kit-coffee", "percolator")):
+        (folder / "skills" / name).mkdir(parents=True)
+        text = f"---\nname: {name}\ndescription: How it is made\n---\nUse a {word}\n"
+        (folder / "skills" / name / "SKILL.md").write_text(text)
+    monkeypatch.setenv(SKILLS, str(folder / "skills"))
+
+
+async def test_workers_are_certified_and_reach_their_model_with_the_runs_own_token(folder, monkeypatch, skills):
     workers = [
         AdapterProcess(folder, "adapters.claude_agent_sdk", ("--worker",), ELSEWHERE, name=f"w{number}")
         for number in range(3)
@@ -76,6 +85,9 @@ async def test_workers_are_certified_and_reach_their_model_with_the_runs_own_tok
     assert of_result(made, "not_verified") == NOT_VERIFIED
     assert {each.case.id for each in made.cases if each.rehearsed} == REHEARSED
     assert made.verdict == "certified"
+    claims = made.document["capabilities"]
+    for claim in ("input.images", "input.documents", "skills"):
+        assert claims[claim]["result"] == "certified"
     # I28: each run shows its own token, which is the kit's, and nothing else is shown.
     tokens = {bearer for bearer, _ in asked}
     assert all(re.fullmatch(r"Bearer hkc[0-9a-f]{16}\.model-token\..+", bearer) for bearer in tokens)
@@ -83,7 +95,7 @@ async def test_workers_are_certified_and_reach_their_model_with_the_runs_own_tok
     assert {key for _, key in asked} == {None}
 
 
-async def test_what_an_adapter_host_adds_is_in_order(folder, monkeypatch):
+async def test_what_an_adapter_host_adds_is_in_order(folder, monkeypatch, skills):
     key = folder / "key"
     key.write_text("key-of-this-certification\n")
     with serving_in_thread() as model:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.standins.messages.script import Json, results
+from tests.standins.messages.script import Json, files, heard, results
 
 _numbers = itertools.count(1)
 USAGE: Mapping[str, Any] = {
@@ -16,7 +16,7 @@ USAGE: Mapping[str, Any] = {
     "service_tier": "standard",
 }
 # Steps that are no part of a message: faults and pauses, carried out where they stand.
-CONTENT = ("text", "thinking", "tool_use", "burst", "results")
+CONTENT = ("text", "thinking", "tool_use", "burst", "results", "files", "heard")
 
 
 def frame(kind: str, **data: Any) -> bytes:
@@ -95,7 +95,13 @@ def _streamed(step: Json, request: Mapping[str, Any]) -> tuple[Json, Iterator[Js
     if "burst" in step:
         count, size = step["burst"]
         return {"type": "text", "text": ""}, ({"type": "text_delta", "text": "x" * size} for _ in range(count))
-    said: Sequence[str] = [json.dumps(results(request))] if "results" in step else step["text"]
+    said: Sequence[str]
+    if "results" in step:
+        said = [json.dumps(results(request))]
+    elif "files" in step:
+        said = ["\n".join(files(request))]
+    else:
+        said = ["\n".join(heard(request))] if "heard" in step else step["text"]
     return {"type": "text", "text": ""}, ({"type": "text_delta", "text": piece} for piece in said)
 
 

@@ -9,6 +9,8 @@ A script is a list of answers, one a request. An answer is a list of steps, or a
 | `{"usage": {...}}` | the counts of this answer |
 | `{"burst": [count, size]}` | a text of `count` deltas of `size` characters |
 | `{"results": true}` | a text: JSON of all results of calls in the newest message, by call |
+| `{"files": true}` | a text: SHA-256 of each image and document in the message with the script, in order, one a line |
+| `{"heard": true}` | a text: all that was said to the model since it spoke last, but for results of calls |
 | `{"ping": true}`, `{"event": {...}}` | a ping; any event, also of an unknown type |
 | `{"pause": seconds}` | nothing for so long |
 | `{"raw": text}` | these bytes in the stream, as they are |
@@ -20,6 +22,8 @@ A script is a list of answers, one a request. An answer is a list of steps, or a
 the headers.
 """
 
+import base64
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -83,6 +87,31 @@ def results(request: Mapping[str, Any]) -> dict[str, str]:
                 if block.get("type") == "tool_result":
                     found[str(block["tool_use_id"])] = _result(block.get("content"))
     return found
+
+
+def files(request: Mapping[str, Any]) -> list[str]:
+    """SHA-256 of the files in the newest message that carries a script, hexadecimal."""
+    for message in reversed(cast("Sequence[Json]", request["messages"])):
+        if message.get("role") == "user" and any(_script(text) is not None for text in texts(message)):
+            content = message["content"]
+            blocks = cast("list[Json]", content) if isinstance(content, list) else []
+            return [_digest(block["source"]) for block in blocks if block.get("type") in ("image", "document")]
+    return []
+
+
+def _digest(source: Json) -> str:
+    data = str(source["data"])
+    return hashlib.sha256(base64.b64decode(data) if source["type"] == "base64" else data.encode()).hexdigest()
+
+
+def heard(request: Mapping[str, Any]) -> list[str]:
+    """Texts since the model spoke last."""
+    said: list[str] = []
+    for message in reversed(cast("Sequence[Json]", request["messages"])):
+        if message.get("role") == "assistant":
+            break
+        said[:0] = texts(message)
+    return said
 
 
 def _has_results(message: Mapping[str, Any]) -> bool:
