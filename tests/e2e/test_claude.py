@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from tests.adapters.claude.model import HANGS, Model, portable, text
+from tests.adapters.claude.pictures import png
 from tests.e2e.turns import assert_whole, conversation, start, text_of, watch
 from tests.support.mesh import RunningMesh, poll_until, running_mesh
 
@@ -134,6 +136,44 @@ def test_a_sandboxed_conversation_goes_on_with_tools_and_leaves_nothing(
     # The endpoint saw the operator's key, and neither the run's token nor anything of the sandbox.
     assert {headers["x-api-key"] for headers in model.headers} == {KEY}
     assert not any("authorization" in headers for headers in model.headers)
+
+
+def test_files_are_read_inside_the_sandbox_and_stay_in_the_conversation(
+    model: Model, client: httpx.Client, agent: str
+) -> None:
+    """Uploaded over REST, kept by sessions, named by the start, and read by the program's host inside through the facade for files, in many pieces."""
+    picture = png()
+    notes = "größer als ein Stück\n" * 60_000
+
+    def uploaded(name: str, kind: str, content: bytes) -> str:
+        answer = client.post("/api/v1/files", content=content, params={"name": name}, headers={"content-type": kind})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["data"]["file_id"])
+
+    files = [uploaded("a.png", "image/png", picture), uploaded("notes.txt", "text/plain", notes.encode())]
+    talk = conversation()
+    model.script([text("seen")])
+    events = watch(client, start(client, agent, "look", talk, files=files))
+    assert_whole(events)
+    assert (events[-1].event_type, text_of(events)) == ("run.completed", "seen"), events
+    assert not [frame for frame in events if frame.event_type == "warning"]
+    assert shown(model) == (picture, notes)
+    # The next turn names none, and has another program: the transcript brings them back.
+    assert text_of(watch(client, start(client, agent, "and again", talk))) == "seen"
+    assert shown(model) == (picture, notes)
+
+
+def shown(model: Model) -> tuple[bytes, str]:
+    """The picture and the document that the model was shown in the last request."""
+    blocks = [
+        block
+        for message in model.requests[-1]["messages"]
+        if isinstance(message["content"], list)
+        for block in message["content"]
+    ]
+    (picture,) = (block["source"]["data"] for block in blocks if block["type"] == "image")
+    (document,) = (block["source"]["data"] for block in blocks if block["type"] == "document")
+    return base64.b64decode(picture), document
 
 
 def test_i28_no_credential_is_inside_and_a_cancel_ends_the_program(

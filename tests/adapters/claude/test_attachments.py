@@ -1,8 +1,6 @@
 """Files of a turn: what the model reads of them, what is left out and said to be, and that they stay in the conversation."""
 
 import base64
-import struct
-import zlib
 
 import pytest
 
@@ -11,19 +9,10 @@ from adapters.claude_agent_sdk.attachments import MAX_DOCUMENT_BYTES, MAX_FILES,
 from conformance.plane.run import kinds, text_of
 from harness.runtime.v1 import runtime_pb2
 from tests.adapters.claude.model import text
+from tests.adapters.claude.pictures import png
 from tests.adapters.claude.rig import Rig
 
 PDF = b"%PDF-1.4\n" + b"x" * 2_000_000
-
-
-def png() -> bytes:
-    """A picture of one red point."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0\xff\0\0")) + chunk(b"IEND", b"")
 
 
 class Files:
