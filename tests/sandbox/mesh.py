@@ -28,7 +28,7 @@ from tests.sandbox.probe_worker import HARNESS_ID, RUN
 
 TOKEN = "sandbox-test-token-0001"
 CANARY = "canary-5b1f0c77"
-SECONDS = 30.0
+SECONDS = 90.0
 
 
 def _strict_missing() -> str:
