@@ -38,6 +38,8 @@ from harness.worker.v1 import worker_service_pb2
 
 # Seconds of one case; far beyond what any needs, and the end of one that waits for ever.
 CASE_SECONDS = 120.0
+# Cases that may fail to come to an end before the kit gives the target up (I35): a silent one would hold it for hours.
+MAX_ENDLESS = 6
 PROBE_SECONDS = 20.0
 _OTHER_CONTRACT = "It speaks another contract, or another version of it."
 # Cases of an adapter host that run side by side, each with bindings of its own.
@@ -95,6 +97,8 @@ class Certifier:
         self._replica: Target | None = None
         self._lanes: list[Lane] = []
         self._free: asyncio.Queue[Lane] = asyncio.Queue()
+        # Cases that did not come to an end.
+        self._endless = 0
 
     @property
     def setting(self) -> Setting:
@@ -203,11 +207,14 @@ class Certifier:
             self._free.put_nowait(lane)
 
     async def _looked_at(self, case: Case, lane: Lane) -> CaseResult:
+        if self._endless >= MAX_ENDLESS:
+            return CaseResult(case, FAILED, f"Not looked at: {self._endless} cases before it did not come to an end.")
         workers = [each.shared for each in self._lanes if each.shared is not None]
         kit = Kit(lane.setting, self.driver, self._replica, lane.shared, workers)
         begun, shared = time.monotonic(), lane.shared
         before = 0 if shared is None else shared.rehearsed
         result, reason = await _judged(case, kit)
+        self._endless += reason == _endless()
         rehearsed = sum(each.rehearsed for each in kit.made) + (0 if shared is None else shared.rehearsed - before)
         left = await _left_behind(kit)
         if left and result != FAILED:
@@ -223,7 +230,7 @@ async def _judged(case: Case, kit: Kit) -> tuple[str, str]:
                 await kit.shared.bound()
             await case.work(kit)
     except TimeoutError:
-        return FAILED, f"The case did not come to an end within {CASE_SECONDS:.0f} seconds."
+        return FAILED, _endless()
     except Broken as broken:
         return FAILED, str(broken)
     except CannotExpressError as silent:
@@ -235,6 +242,10 @@ async def _judged(case: Case, kit: Kit) -> tuple[str, str]:
     except Exception as error:  # noqa: BLE001 - a case that met what it did not expect did not pass
         return FAILED, f"The case met something unexpected: {type(error).__name__}: {error}"
     return PASSED, ""
+
+
+def _endless() -> str:
+    return f"The case did not come to an end within {CASE_SECONDS:.0f} seconds."
 
 
 async def _left_behind(kit: Kit) -> str:

@@ -1,6 +1,7 @@
 """The kit before endpoints, drivers and folders that mean it no good: it stays within its bounds, blames who is to blame, and certifies none of them."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -15,12 +16,14 @@ import grpc.aio
 import pytest
 
 from adapters.reference.adapter import ReferenceAdapter
+from conformance import certification
+from conformance.cases import CASES
 from conformance.certification import Certification, Options, certify
 from conformance.drivers.reference import ReferenceDriver
 from conformance.failure import TargetError
 from conformance.junit import junit_xml
 from conformance.plane import run as plane_run
-from conformance.results import FAILED, NOT_VERIFIED
+from conformance.results import FAILED, NOT_VERIFIED, PASSED
 from harness.adapter.v1 import adapter_service_pb2
 from harness.runtime.v1 import runtime_service_pb2
 from tests.conformance.conftest import ROOT, hosted
@@ -72,6 +75,89 @@ async def test_i35_a_stream_without_an_end_is_given_up_within_a_bound(empty, mon
     told = failures(made)["R8.1/largest-message"]
     assert "the stream does not end" in told
     assert made.verdict == "failed"
+
+
+class Dripping(Mutation):
+    """Every run goes on for ever, a word at a time."""
+
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        if call.method != "StartRun":
+            async for response in call.proceed():
+                yield response
+            return
+        for offset in itertools.count(1):
+            response = runtime_service_pb2.StartRunResponse()
+            response.batch.first_offset = offset
+            response.batch.drafts.add().payload.content_delta.text = "x"
+            yield response
+            await asyncio.sleep(0.05)
+
+    async def unary(self, call: Call) -> Any:
+        return runtime_service_pb2.AckRunResponse() if call.method == "AckRun" else await call.proceed()
+
+
+async def test_i35_a_target_that_drips_is_given_up_after_a_few_cases(monkeypatch):
+    monkeypatch.setattr(certification, "CASE_SECONDS", 1.0)
+    monkeypatch.setattr(certification, "MAX_ENDLESS", 2)
+    made = await looked_at(Dripping(), 2, 7)
+    told = list(failures(made).values())
+    assert sum(reason.startswith("The case did not come to an end") for reason in told) < 2 + certification.AT_ONCE
+    assert sum(reason.startswith("Not looked at") for reason in told) > 10
+    assert made.verdict == "failed"
+
+
+async def test_a_server_that_never_says_what_it_is_is_nobody(monkeypatch):
+    monkeypatch.setattr(certification, "PROBE_SECONDS", 2.0)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A zero at a time: the beginning of a frame that never comes, until the kit has gone.
+        while not reader.at_eof() and not writer.is_closing():
+            writer.write(b"\0")
+            await asyncio.wait([asyncio.ensure_future(reader.read(1024))], timeout=0.1)
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(TargetError, match="Nobody answers"):
+            await certify(Options(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"), print)
+
+
+class Swelling(Mutation):
+    """Says far more at once than a message may have."""
+
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        async for response in call.proceed():
+            for draft in response.batch.drafts:
+                if draft.payload.HasField("content_delta"):
+                    draft.payload.content_delta.text = "x" * (9 * 1024 * 1024)
+            yield response
+
+
+async def test_i35_a_batch_of_more_than_eight_mebibytes_fails_its_case_alone():
+    async with Wire(Swelling()) as wire, certification.Certifier(Options(wire.address)) as certifier:
+        results = {case.id: await certifier.run(case) for case in CASES if case.id in ("R2.5/text", "R1.1/descriptor")}
+    assert "RESOURCE_EXHAUSTED" in results["R2.5/text"].reason
+    assert results["R1.1/descriptor"].result == PASSED
+
+
+async def test_two_kits_at_one_host_do_not_disturb_each_other():
+    async with hosted() as address:
+        options = Options(address, sections=(1, 10, 12))
+        made = await asyncio.gather(*(certify(options, lambda _: None) for _ in range(2)))
+    assert [failures(each) for each in made] == [{}, {}]
+    assert made[0].document["evidence_id"] == made[1].document["evidence_id"]
+
+
+async def test_of_two_kits_at_one_worker_one_has_it_and_the_other_says_why_not():
+    async with hosted(worker=True) as address, hosted() as described:
+        options = Options(address, placement="worker", descriptor=described, sections=(10,))
+        async with certification.Certifier(options) as first, certification.Certifier(options) as second:
+            case = next(case for case in CASES if case.id == "R10.1/namespace")
+            mine, other = await first.run(case), await second.run(case)
+        with pytest.raises(TargetError, match="is bound already"):
+            await certify(options, print)
+    assert (mine.result, other.result) == (PASSED, FAILED)
+    assert "This worker is bound for life" in other.reason
 
 
 class Changing(Mutation):
