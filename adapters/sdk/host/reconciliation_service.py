@@ -1,5 +1,6 @@
 """`harness.adapter.v1.AgentReconciliationService`: what the provider keeps for each agent, where an adapter has such a thing."""
 
+import random
 from typing import Any
 
 from adapters.sdk.contract import AgentReconciler, plain
@@ -29,6 +30,13 @@ class ReconciliationServicer(reconciliation_service_pb2_grpc.AgentReconciliation
             updated=done.updated,
             removed=done.removed,
             left=done.left,
-            unlisted_agent_ids=sorted(done.unlisted)[:MAX_UNLISTED],
+            unlisted_agent_ids=_some_of(sorted(set(done.unlisted))),
             fault_codes=sorted(set(done.faults))[:MAX_FAULTS],
         )
+
+
+def _some_of(agent_ids: list[str]) -> list[str]:
+    """All of them, or others each time: those that have conversations stay unlisted for long, and must not hide the rest for ever."""
+    if len(agent_ids) <= MAX_UNLISTED:
+        return agent_ids
+    return sorted(random.sample(agent_ids, MAX_UNLISTED))
