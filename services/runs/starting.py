@@ -99,7 +99,9 @@ class Starter:
         serving.check_start(plan, request.body.files)
         if request.body.files:
             known = await placing.files_of(self._engine, request.owner, request.body.files)
-            plan = serving.with_files(plan, request.body.files, known)
+            # A question whose file was deleted since can still be answered: the run that goes on finds it gone when it reads it, as one that waited does.
+            if not request.resumed_from or all(each in known for each in request.body.files):
+                plan = serving.with_files(plan, request.body.files, known)
         if not plan.has_tools:
             return plan
         grants = await self._engine.catalog.grants(plan.version.agent_id, plan.version.version)
