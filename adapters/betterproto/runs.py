@@ -21,7 +21,7 @@ MAX_BATCH_BYTES = 512 * 1024
 SLICE = 128
 # How long a provider that was cancelled may go on before it is given up.
 STOP_SECONDS = 2.0
-# How long drafts of a run that has ended are kept for an executor that comes back.
+# How long drafts of a run that has ended are kept after its last reader left, however short the grace in which a run goes on without one.
 KEEP_SECONDS = 120.0
 Play = Callable[["Run"], AsyncGenerator[EventDraft, None]]
 _log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Run:
         self._task: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._keep_until = 0.0
 
     @property
     def finished(self) -> bool:
@@ -62,7 +63,7 @@ class Run:
         """Begins: `before` is awaited, then `play` gives the drafts. It ends after `seconds` at the latest."""
         self._task = asyncio.create_task(self._drive(before, play))
         self._timer("deadline", max(0.0, seconds), CancelReason.DEADLINE)
-        self._timer("detached", self._detach_grace, CancelReason.SHUTDOWN)
+        self._reader_gone()
 
     def take_over(self, generation: int) -> None:
         """A call of an executor of this generation came: from now on an older one is refused."""
@@ -113,10 +114,8 @@ class Run:
             message = "A younger stream of this run took over."
             raise Refusal(Code.ABORTED, "stream_superseded", message)
         finally:
-            if reader == self._reader and not self.finished:
-                self._timer("detached", self._detach_grace, CancelReason.SHUTDOWN)
-            elif reader == self._reader and self._drafts:
-                self._timer("detached", KEEP_SECONDS, CancelReason.SHUTDOWN)
+            if reader == self._reader and (self._drafts or not self.finished):
+                self._reader_gone()
 
     def _read(self, position: int) -> list[EventDraft]:
         drafts: list[EventDraft] = []
@@ -217,8 +216,16 @@ class Run:
         loop = asyncio.get_running_loop()
         self._timers[name] = loop.call_later(seconds, self._on_timer, reason)
 
+    def _reader_gone(self) -> None:
+        self._keep_until = asyncio.get_running_loop().time() + KEEP_SECONDS
+        self._timer("detached", self._detach_grace, CancelReason.SHUTDOWN)
+
     def _on_timer(self, reason: CancelReason) -> None:
-        if self.finished:
+        left = self._keep_until - asyncio.get_running_loop().time()
+        if self.finished and left > 0:
+            # The run may have ended a moment ago, when the grace of a run that works was all but over.
+            self._timer("detached", left, reason)
+        elif self.finished:
             # Nobody came for the rest in all that time; who asks for it now is told that it is forgotten.
             self.acknowledge(self.last)
         elif self._stopping is None:

@@ -20,6 +20,8 @@ type Limits struct {
 	Remembered int
 	// RememberedRuns are ended runs kept per runtime, so that repeated calls of them are answered.
 	RememberedRuns int
+	// Kept is how long at least the drafts of an ended run are kept that its reader has left, however short its grace was.
+	Kept time.Duration
 	// CancelGrace is how long a provider may take to stop when the cancel does not say.
 	CancelGrace time.Duration
 	// StopBound is how long a provider is waited for at least before it is given up.
@@ -39,6 +41,7 @@ func DefaultLimits() Limits {
 		RuntimeIdle:      10 * time.Minute,
 		Remembered:       10_000,
 		RememberedRuns:   8,
+		Kept:             time.Minute,
 		CancelGrace:      5 * time.Second,
 		StopBound:        2 * time.Second,
 		CleanupBound:     10 * time.Second,

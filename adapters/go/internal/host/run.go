@@ -56,6 +56,8 @@ type run struct {
 	abandoned   bool
 	sideEffects commonv1.SideEffectStatus
 	detach      *time.Timer
+	// keepUntil is when drafts that nobody has come for may be given up.
+	keepUntil time.Time
 	// changed is closed, and replaced, when something that a waiter may look at has changed.
 	changed chan struct{}
 	waiters int

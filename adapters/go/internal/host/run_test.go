@@ -175,3 +175,20 @@ func TestCallsToFacadesCarryTheGenerationOfTheYoungestExecutor(t *testing.T) {
 		t.Errorf("an older executor: got %v", err)
 	}
 }
+
+func TestDraftsOfAnEndedRunOutlastAShortGrace(t *testing.T) {
+	for kept, left := range map[time.Duration]int{time.Hour: 3, -time.Second: 0} {
+		made := begin(t, newMemory(1<<20), 64, counting(2))
+		<-made.done
+		made.mu.Lock()
+		made.limits.Kept = kept
+		made.awaitReader()
+		made.mu.Unlock()
+		made.onDetached()
+		made.mu.Lock()
+		if made.buffer.len() != left {
+			t.Errorf("kept for %s, %d drafts are left, not %d", kept, made.buffer.len(), left)
+		}
+		made.mu.Unlock()
+	}
+}

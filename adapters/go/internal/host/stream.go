@@ -125,13 +125,28 @@ func (r *run) awaitReader() {
 	if r.detach != nil {
 		r.detach.Stop()
 	}
+	r.keepUntil = time.Now().Add(r.limits.Kept)
 	r.detach = time.AfterFunc(r.flow.detachGrace, r.onDetached)
+}
+
+// keptLonger says whether it is too early to give up what nobody has come for; then it looks again in time.
+func (r *run) keptLonger() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left := time.Until(r.keepUntil)
+	if left > 0 {
+		r.detach = time.AfterFunc(left, r.onDetached)
+	}
+	return left > 0
 }
 
 func (r *run) onDetached() {
 	if ended, _ := r.ended(); ended {
-		// Nobody came for the rest in all that time.
-		r.giveUp()
+		// The run may have ended a moment ago, when the grace of a run that works was all but over.
+		if !r.keptLonger() {
+			// Nobody came for the rest in all that time.
+			r.giveUp()
+		}
 		return
 	}
 	slog.Warn("run_detached_too_long", "run_id", r.id)
