@@ -191,7 +191,7 @@ async def test_i10_a_lost_lease_ends_an_append_that_is_repeated_while_the_store_
     drained = asyncio.ensure_future(held.appender.drain())
     await away.asked.wait()
     held.halt(Halt.LOST)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         with pytest.raises(Fenced):
             await drained
 

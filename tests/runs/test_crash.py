@@ -59,7 +59,7 @@ async def test_i9_the_death_of_the_adapter_host_ends_its_runs_truthfully(rough_m
 
 async def started_again(caller: Client, agent: str, conversation: str) -> run_pb2.Run:
     """Start as soon as the catalog has found the adapter again: nothing signals that, so this asks again, bounded."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while True:
             try:
                 return await caller.start(agent, "hello", conversation)
@@ -312,7 +312,7 @@ async def test_i5_the_sweep_finishes_a_clear_that_nobody_asks_for_again(rough_me
     run = await caller.start(agent, HANG, "c")
     await caller.begin_clear(agent, "c")
     assert one_terminal(await caller.events(run.run_id)) == "run_cancelled"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while (await caller.binding(agent, "c")).epoch == 1:  # noqa: ASYNC110 - nothing signals it: a bounded poll
             await asyncio.sleep(0.02)
 

@@ -67,7 +67,7 @@ async def test_i12_a_queued_run_is_cancelled_without_ever_being_issued(client: C
     events = await client.events(waiting.run_id)
     assert [kind(event) for event in events] == ["run_started", "run_cancelled"]
     assert events[-1].payload.run_cancelled.side_effect_status == error_pb2.SIDE_EFFECT_STATUS_NONE
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         # It leaves the line after its terminal, and nothing signals that: a bounded poll.
         while (await client.binding(agent, "c")).waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

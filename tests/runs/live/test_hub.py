@@ -81,7 +81,7 @@ async def test_a_watch_of_a_log_that_was_deleted_once_it_was_let_in_ends(log: Se
         return run_id in ended
 
     hub = LiveHub(log, NoBus(), executes_here=lambda _: False, has_ended=has_ended)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         waiting = asyncio.create_task(watched(hub, 0))
         await settled(lambda: hub.followed == 1)
         await run.append(2, terminal=True)
