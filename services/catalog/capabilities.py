@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 from harness.common.v1 import blueprint_pb2 as pb
 from harness.common.v1.capability_pb2 import CAPABILITY_LEVEL_UNAVAILABLE, CAPABILITY_LEVEL_UNSPECIFIED, Capability
 from services.common.capabilities import KEYS, USABLE, needs, unmet
 from services.common.errors import FieldIssue
+
+NOT_COUNTED: Final = "Claimed, not shown: the operator counts with evidence alone."
 
 
 def complete(claims: Mapping[str, Capability]) -> dict[str, Capability]:
@@ -26,6 +29,16 @@ def complete(claims: Mapping[str, Capability]) -> dict[str, Capability]:
         capability.evidence_id = ""
         completed[key] = capability
     return completed
+
+
+def only_shown(completed: Mapping[str, Capability], shown: Collection[str]) -> dict[str, Capability]:
+    """What counts where the operator requires evidence: a claim of no key in `shown` is unavailable, and says why (I21)."""
+    counting = dict(completed)
+    for key, claim in completed.items():
+        if claim.level in USABLE and key not in shown:
+            counting[key] = Capability(level=CAPABILITY_LEVEL_UNAVAILABLE, explanation=NOT_COUNTED)
+            counting[key].constraints.CopyFrom(claim.constraints)
+    return counting
 
 
 def in_effect(completed: Mapping[str, Capability], differing: Mapping[str, Capability]) -> dict[str, Capability]:

@@ -116,6 +116,7 @@ class CertificationEntry(Section):
     """Which certifications the operator accepts."""
 
     evidence: Annotated[str, Field(min_length=1, max_length=4096)]
+    require_evidence: bool = False
 
 
 class OperatorFile(Section):
@@ -153,6 +154,8 @@ class Operator:
     tools: Mapping[str, RegisteredTool]
     evidence: Path | None = None
     """Folder of the evidence that is accepted; None: no harness is certified here."""
+    require_evidence: bool = False
+    """Whether a claim counts with evidence alone, when an agent is validated and when a run starts (I21)."""
 
 
 def load_operator_file(path: Path, data_dir: Path, environment: Mapping[str, str]) -> Operator:
@@ -184,7 +187,8 @@ def load_operator_file(path: Path, data_dir: Path, environment: Mapping[str, str
             )
     if problems or document is None:
         raise ConfigurationError("\n".join(f"{path}: {problem}" for problem in problems))
-    return Operator(adapters, tuple(document.retention_profiles), tools, evidence)
+    required = document.certification is not None and document.certification.require_evidence
+    return Operator(adapters, tuple(document.retention_profiles), tools, evidence, required)
 
 
 def _allowed(entry: AdapterEntry, data_dir: Path, environment: Mapping[str, str]) -> AllowedAdapter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from harness.adapter.v1.adapter_service_pb2 import EvaluateRequest, EvaluateResponse
@@ -44,6 +44,7 @@ class Registry:
         self._endpoints = endpoints
         self._revision = ""
         self._evidence = None if operator.evidence is None else EvidenceFolder(operator.evidence)
+        self._required = operator.require_evidence
         self.shelf = Shelf()
         """The evidence at hand; replaced, never changed."""
         self._clients = {harness_id: make_client(adapter) for harness_id, adapter in operator.adapters.items()}
@@ -68,12 +69,17 @@ class Registry:
         """How far the claims of a harness are shown now."""
         return standing_of(state, self.shelf)
 
+    def shown(self, state: HarnessState) -> Mapping[str, Collection[str]] | None:
+        """By profile, the capability keys that evidence shows, where the operator requires evidence; None: it does not (I21)."""
+        return self.standing(state).shown if self._required else None
+
     def snapshot(self) -> Snapshot:
         """What is known now."""
         states: Mapping[str, HarnessState] = {name: self._shown(watch) for name, watch in self._watches.items()}
+        shown = {name: self.standing(state).shown for name, state in states.items()} if self._required else None
         if not self._revision:
-            self._revision = catalog_revision(states.values(), self._retention_profiles, self.tools)
-        return Snapshot(states, self._revision, self._retention_profiles, self.tools)
+            self._revision = catalog_revision(states.values(), self._retention_profiles, self.tools, shown)
+        return Snapshot(states, self._revision, self._retention_profiles, self.tools, shown)
 
     async def learn(self, harness_id: str) -> None:
         """Looks at a harness of which nothing is known yet."""
@@ -139,6 +145,8 @@ class Registry:
             return
         if shelf is not None:
             self.shelf = shelf
+            # Where evidence is required, other evidence is another verdict.
+            self._forget_revision()
             _log.info("evidence_read", accepted=len(shelf.evidence), refused=len(shelf.refused))
 
     def _forget_revision(self) -> None:

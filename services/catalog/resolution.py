@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from harness.adapter.v1.descriptor_pb2 import Descriptor
 from harness.catalog.v1 import resolution_service_pb2 as pb
 from harness.common.v1.placement_pb2 import PLACEMENT_SANDBOX_POD
 from services.catalog.canonical import struct_of
+from services.catalog.descriptor_policy import KnownDescriptor
 from services.catalog.operator_file import ProfileEntry, Sandbox
-from services.catalog.snapshot import PLACEMENTS, HarnessState
+from services.catalog.snapshot import PLACEMENTS, HarnessState, claims_of
 from services.common.errors import HarnessError, Reason
 
 _ISOLATION = {"strict": pb.ISOLATION_STRICT, "none": pb.ISOLATION_NONE}
@@ -20,8 +23,10 @@ class _Asked(NamedTuple):
     profile: ProfileEntry
 
 
-def resolve(state: HarnessState | None, profile_id: str) -> pb.ResolveProfileResponse:
-    """What a profile means now.
+def resolve(
+    state: HarnessState | None, profile_id: str, shown: Mapping[str, Collection[str]] | None = None
+) -> pb.ResolveProfileResponse:
+    """What a profile means now. `shown`: by profile, the capability keys that count where the operator requires evidence (I21).
 
     Errors: `harness_unknown`, `harness_disabled`, `harness_contract_incompatible`, `harness_unavailable`.
     """
@@ -43,7 +48,7 @@ def resolve(state: HarnessState | None, profile_id: str) -> pb.ResolveProfileRes
     hosted = placement != PLACEMENT_SANDBOX_POD
     token = state.adapter.token
     return pb.ResolveProfileResponse(
-        descriptor=known.descriptor,
+        descriptor=_counting(known, profile_id, shown),
         adapter_address=state.adapter.address if hosted else "",
         adapter_incarnation=state.incarnation if hosted else "",
         placement=placement,
@@ -56,6 +61,16 @@ def resolve(state: HarnessState | None, profile_id: str) -> pb.ResolveProfileRes
         # I28: the host's own credential; a profile that runs in sandboxes has no use for it.
         adapter_token=token.get_secret_value() if hosted and token is not None else "",
     )
+
+
+def _counting(known: KnownDescriptor, profile_id: str, shown: Mapping[str, Collection[str]] | None) -> Descriptor:
+    if shown is None:
+        return known.descriptor
+    counting = Descriptor()
+    counting.CopyFrom(known.descriptor)
+    for key, claim in claims_of(known, profile_id, shown).items():
+        counting.capabilities[key].CopyFrom(claim)
+    return counting
 
 
 def _asked(state: HarnessState | None, profile_id: str) -> _Asked:

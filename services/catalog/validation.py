@@ -17,7 +17,7 @@ from services.catalog.descriptor_policy import KnownDescriptor, constraints_prob
 from services.catalog.disclosure import key_problem, safe_text
 from services.catalog.fingerprint import config_fingerprint
 from services.catalog.operator_file import ProfileEntry
-from services.catalog.snapshot import PLACEMENTS, HarnessState, Snapshot
+from services.catalog.snapshot import PLACEMENTS, HarnessState, Snapshot, claims_of
 from services.catalog.tool_bindings import approval_issues, binding_issues
 from services.catalog.tool_registry import Tools
 from services.common.errors import FieldIssue, Reason
@@ -71,7 +71,9 @@ def judge(draft: pb.AgentBlueprint, snapshot: Snapshot) -> Verdict:
         return verdict.with_issues(*issues)
     options = selection.known.options.with_defaults(shape.options)
     blueprint = normalized(draft, options)
-    capabilities = selection.known.capabilities
+    shown = None if snapshot.shown is None else snapshot.shown.get(selection.state.adapter.harness_id, {})
+    profile_id = "" if selection.profile is None else selection.profile.id
+    capabilities = claims_of(selection.known, profile_id, shown)
     issues += _option_issues(options, selection.known)
     issues += _prompt_issues(blueprint.prompt)
     issues += _policy_issues(blueprint, snapshot)

@@ -389,3 +389,34 @@ async def test_i21_a_harness_is_certified_as_long_as_the_evidence_fits_what_runs
     harness = await until(client.harness, lambda harness: harness.certification != CERTIFIED)
     assert "something was changed" in harness.certification_reason
     assert CANARY not in str(harness)
+
+
+DURABLE = {"id": "a", "name": "A", "harness": {"id": "toy"}, "thread": {"persistence": "THREAD_PERSISTENCE_DURABLE"}}
+
+
+async def test_i21_where_evidence_is_required_a_claim_without_it_counts_for_nothing(
+    host: Host, start: Start, folder: Path
+) -> None:
+    (folder / "evidence").mkdir()
+    await host()
+    profiles = [{"id": "default", "placement": "provider_managed"}]
+    certification = {"evidence": "evidence", "require_evidence": True}
+    client = await start(operator(toy_entry(profiles=profiles), certification=certification), adapter_poll_seconds=0.1)
+    await until(client.harness, lambda harness: harness.availability == AVAILABLE)
+
+    def levels(descriptor: Descriptor) -> dict[str, int]:
+        return {key: descriptor.capabilities[key].level for key in ("stream.text", "session.multi_turn")}
+
+    judged = await client.validate(DURABLE)
+    assert [issue.path for issue in judged.issues] == ["thread.persistence"]
+    assert levels((await client.resolve()).descriptor) == {"stream.text": 4, "session.multi_turn": 4}
+    # The listing still says what is claimed.
+    assert (await client.harness()).capabilities["stream.text"].level == 1
+    shown = report()["capabilities"]
+    shown["session.multi_turn"] |= {"result": "certified"}
+    (folder / "evidence" / "toy.json").write_bytes(encoded(report(capabilities=shown)))
+    await until(client.harness, lambda harness: harness.certification == CERTIFIED)
+    again = await client.validate(DURABLE)
+    assert (again.valid, list(again.issues)) == (True, [])
+    assert again.catalog_revision != judged.catalog_revision  # it is another verdict
+    assert levels((await client.resolve()).descriptor) == {"stream.text": 1, "session.multi_turn": 1}

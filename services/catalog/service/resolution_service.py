@@ -30,4 +30,6 @@ class ResolutionServicer(ResolutionServiceServicer):
         return answer
 
     async def ResolveProfile(self, request: pb.ResolveProfileRequest, context: Any) -> pb.ResolveProfileResponse:
-        return resolve(await self._registry.current(request.harness_id), request.profile_id)
+        state = await self._registry.current(request.harness_id)
+        shown = None if state is None else self._registry.shown(state)
+        return resolve(state, request.profile_id, shown)
