@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.adapter.v1 import adapter_service_pb2
+from harness.catalog.v1 import resolution_service_pb2
 from harness.files.v1 import file_pb2
 from harness.runtime.v1 import runtime_pb2
 from harness.sandbox.v1 import lease_pb2, sandbox_service_pb2
@@ -27,7 +28,7 @@ from services.runs.lease import detach_grace_seconds
 from services.runs.patience import RESTARTING, patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued, Run
-from services.runs.serving import check_agent, file_ref, granted
+from services.runs.serving import check_again, check_agent, file_ref, granted
 
 _log = get_logger(__name__)
 
@@ -75,7 +76,7 @@ async def _in_host(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Pl
             lambda: engine.catalog.profile(run.harness_id, run.profile_id, fresh=True),
             RESTARTING,
         )
-        plan = replace(plan, profile=fresh)
+        plan = _judged_by(plan, fresh)
         if recorded != fresh.adapter_incarnation:
             binding = await _advance(engine, run, binding)
             recorded = ""
@@ -84,7 +85,33 @@ async def _in_host(engine: Engine, run: Run, binding: Binding, plan: Plan) -> Pl
         # The host was replaced and the catalog has not seen it yet; no run was ever started on what was just made.
         binding = await _advance(engine, run, binding)
         issued = await _create(engine, run, binding, plan)
+    if issued.incarnation != plan.profile.adapter_incarnation:
+        plan = await _known(engine, run, plan, issued)
     return Placed(issued, plan, await with_session(engine, run, binding, plan, issued))
+
+
+async def _known(engine: Engine, run: Run, plan: Plan, issued: Issued) -> Plan:
+    """The plan by what the catalog knows of the very host that has the runtime: a start is judged by no other version of its adapter, and goes to no
+    other. The catalog hears of a host that was replaced a little later than who calls it, and is waited for.
+    """
+
+    async def look() -> resolution_service_pb2.ResolveProfileResponse:
+        profile = await engine.catalog.profile(run.harness_id, run.profile_id, fresh=True)
+        if profile.adapter_incarnation != issued.incarnation:
+            raise HarnessError(
+                Reason.HARNESS_UNAVAILABLE,
+                "The agent's harness was just replaced, and the catalog does not know it yet: try again.",
+            )
+        return profile
+
+    return _judged_by(plan, await patiently(engine.clock, engine.settings.runtime_start_seconds, look, RESTARTING))
+
+
+def _judged_by(plan: Plan, profile: resolution_service_pb2.ResolveProfileResponse) -> Plan:
+    """The plan with another answer of the catalog. Errors: `Unserved`."""
+    plan = replace(plan, profile=profile)
+    check_again(plan)
+    return plan
 
 
 async def with_grants(engine: Engine, plan: Plan) -> Plan:

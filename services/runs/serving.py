@@ -105,6 +105,15 @@ def check_grants(plan: Plan) -> None:
     _check(plan, approval_needs(plan.version.blueprint.tools, waiting), "blueprint.")
 
 
+def check_again(plan: Plan) -> None:
+    """The same of all that is known of a run before it begins, where its harness turns out to be another than the one that was looked at. Errors:
+    `Unserved`.
+    """
+    check_agent(plan)
+    check_grants(plan)
+    _check(plan, file_needs(plan.files), "")
+
+
 def check_start(plan: Plan, files: Sequence[str]) -> None:
     """The same for a start, with the ids of its files, of which nothing else is known yet. Errors: `Unserved`."""
     check_agent(plan)

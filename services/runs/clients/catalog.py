@@ -14,7 +14,7 @@ CACHED_VERSIONS: Final = 1_000
 CACHED_PROFILES: Final = 1_000
 CACHED_GRANTS: Final = 1_000
 PROFILE_SECONDS: Final = 2.0
-"""How old a profile's answer may be. A changed incarnation is found out earlier, when the runtime is made."""
+"""How old a profile's answer may be. A changed incarnation is found out earlier, when the runtime is made, and then the run is judged anew."""
 
 VersionKey = tuple[str, int]
 ProfileKey = tuple[str, str]
