@@ -36,6 +36,12 @@ _CATEGORY_PREFIX: Final = "ERROR_CATEGORY_"
 RUNTIME_GONE: Final = Failure(
     "unavailable", "unavailable", "The process that executed the run is gone.", retryable=False
 )
+SANDBOX_GONE: Final = Failure(
+    "unavailable",
+    "unavailable",
+    "The sandbox that executed the run is gone. An operator sees why with `harness sandboxes list --ended`.",
+    retryable=False,
+)
 NO_TERMINAL: Final = Failure("protocol_violation", "protocol", "The harness ended the run without saying how.")
 UNCERTAIN: Final = Failure(
     "thread_durability_uncertain",

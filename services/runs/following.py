@@ -16,6 +16,7 @@ from services.runs.clients.runtime import Batches, code_of
 from services.runs.engine import fence_of
 from services.runs.held import End, EngineEnd, HeldRun, RuntimeEnd
 from services.runs.host import Host
+from services.runs.intent import Failure
 from services.runs.patience import patiently
 from services.runs.plan import Plan
 from services.runs.run import Issued
@@ -138,11 +139,18 @@ class Following:
         if error.reason not in _BROKEN:
             raise error
         if not may_retry:
-            return held.failed(ending.RUNTIME_GONE)
+            return held.failed(await self._gone())
         await held.appender.drain()
         await asyncio.sleep(REATTACH_PAUSE_SECONDS)
         self._host = await held.host(self._issued)
         return self._attach()
+
+    async def _gone(self) -> Failure:
+        try:
+            in_sandbox = (await self._held.plan()).in_sandbox
+        except HarnessError:  # I34: a catalog that is away changes no more than the words
+            in_sandbox = False
+        return ending.SANDBOX_GONE if in_sandbox else ending.RUNTIME_GONE
 
     async def _start_there(self, *, make: bool) -> Batches | EngineEnd:
         """Issued to a process that is there and never heard of the run: it is started there (Issue and follow 1), in the runtime of the same

@@ -133,6 +133,7 @@ def test_i9_a_worker_killed_in_the_middle_of_a_run_ends_it_truthfully(mesh: Runn
     events = watch(client, run_id)
     assert_whole(events)
     assert (events[-1].event_type, events[-1].data["side_effect_status"]) == ("run.failed", "possible")
+    assert "harness sandboxes list --ended" in events[-1].data["message"]
     assert watch(client, start(client, agent, "go on", talk))[-1].event_type == "run.completed"
 
 
