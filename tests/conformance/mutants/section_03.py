@@ -91,36 +91,51 @@ def _(draft: Draft, offset: int, memory: Memory) -> None:
 
 @SECTION.mutation("R3.11", "Asks the broker for tools that are the provider's.")
 class AsksForAll(Mutation):
+    def __init__(self) -> None:
+        self._portable: set[str] = set()
+
+    async def unary(self, call: Call) -> Any:
+        if call.method == "CreateRuntime":
+            self._portable.update(tool.tool_id for tool in call.request.context.tools)
+        return await call.proceed()
+
     async def stream(self, call: Call) -> Responses:
-        tokens = [token.value for token in call.request.turn.tokens if token.audience == "tool"]
-        broker = tool_broker_service_pb2_grpc.ToolBrokerServiceStub(call.wire.facade("tool"))
         async for response in call.proceed():
-            for draft in response.batch.drafts:
-                if draft.payload.HasField("tool_started"):
-                    started = draft.payload.tool_started
-                    request = tool_broker_service_pb2.InvokeToolRequest(
-                        fence=call.request.fence, tool_call_id=started.tool_call_id, tool_id=started.tool_name
-                    )
-                    # Whatever it answers: that it was asked is the breach.
-                    asked = broker.InvokeTool(request, metadata=(("authorization", f"Bearer {tokens[0]}"),))
-                    await asked.code()
+            for draft in response.batch.drafts if call.method == "StartRun" else ():
+                started = draft.payload.tool_started
+                if started.tool_name and started.tool_name not in self._portable:
+                    await _ask(call, started)
             yield response
 
 
-@PARTIAL.draft("R4.1", "Fails the whole run with a tool that is away.")
-def _(draft: Draft, offset: int, memory: Memory) -> None:
-    end = completed(draft)
-    if end is not None and end.outcome == payload_pb2.TOOL_OUTCOME_ERROR:
-        memory.kept["away"] = True
-    if draft.payload.HasField("run_completed") and "away" in memory.kept:
-        failed = draft.payload.run_failed
-        failed.code, failed.message, failed.category = (
-            "tool_away",
-            "A tool is away.",
-            error_pb2.ERROR_CATEGORY_UNAVAILABLE,
-        )
-        failed.side_effect_status = error_pb2.SIDE_EFFECT_STATUS_POSSIBLE
-        draft.ClearField("pending_head")
+async def _ask(call: Call, started: payload_pb2.ToolStarted) -> None:
+    token = next(token.value for token in call.request.turn.tokens if token.audience == "tool")
+    request = tool_broker_service_pb2.InvokeToolRequest(
+        fence=call.request.fence, tool_call_id=started.tool_call_id, tool_id=started.tool_name
+    )
+    broker = tool_broker_service_pb2_grpc.ToolBrokerServiceStub(call.wire.facade("tool"))
+    # Whatever it answers: that it was asked is the breach.
+    await broker.InvokeTool(request, metadata=(("authorization", f"Bearer {token}"),)).code()
+
+
+@PARTIAL.stream("R4.1", "Fails the whole run with a tool that is away.", "StartRun")
+async def _(call: Call, memory: Memory) -> Any:
+    async for response in call.proceed():
+        for draft in response.batch.drafts:
+            end = completed(draft)
+            if end is not None and end.error.code == "tool_unavailable":
+                memory.kept[call.run_id] = True
+            if draft.payload.HasField("run_completed") and call.run_id in memory.kept:
+                _fail(draft)
+        yield response
+
+
+def _fail(draft: Draft) -> None:
+    failed = draft.payload.run_failed
+    failed.code, failed.message = "tool_away", "A tool is away."
+    failed.category = error_pb2.ERROR_CATEGORY_UNAVAILABLE
+    failed.side_effect_status = error_pb2.SIDE_EFFECT_STATUS_POSSIBLE
+    draft.ClearField("pending_head")
 
 
 def _asks(draft: Draft) -> bool:

@@ -7,7 +7,7 @@ import grpc
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_service_pb2
 from harness.state.v1 import thread_state_service_pb2
-from tests.conformance.mutants.mutant import STREAMS, Draft, Memory, Section
+from tests.conformance.mutants.mutant import STREAMS, Draft, Memory, Section, copied
 from tests.conformance.mutants.wire import Call, Mutation, Responses
 
 SECTION = Section(5)
@@ -29,9 +29,14 @@ def _(draft: Draft, offset: int, memory: Memory) -> None:
     draft.ClearField("pending_head")
 
 
-@SECTION.request("R5.3", "Writes state under the fence of another turn.", "WriteParts")
-def _(request: Any, memory: Memory) -> None:
-    request[0].fence.turn += 1
+@SECTION.unary("R5.3", "Tries to write state under the fence of another turn before its own.", "WriteParts")
+async def _(call: Call, memory: Memory) -> Any:
+    tried = copied(call.request)
+    tried[0].fence.turn += 1
+    try:
+        return await call.proceed(tried)
+    except grpc.aio.AioRpcError:
+        return await call.proceed()
 
 
 class _Heads(Mutation):

@@ -101,25 +101,30 @@ class _Ended(Mutation):
 SECTION.mutation("R11.6", "Takes no turn any more once one has failed.")(_Ended)
 
 
-@SECTION.mutation("R11.7", "Works for one binding at a time.")
-class OneBinding(Mutation):
+@SECTION.mutation("R11.7", "Serves no other binding while one hangs, once another has flooded beside it.")
+class OneHangs(Mutation):
     def __init__(self) -> None:
-        self._at_work: set[str] = set()
+        # Bindings of runs that hang, each with those that flooded meanwhile.
+        self._hanging: dict[str, set[str]] = {}
 
     async def stream(self, call: Call) -> Responses:
         if call.method != "StartRun":
             async for response in call.proceed():
                 yield response
             return
-        binding = call.request.fence.binding_id
-        if self._at_work - {binding}:
+        binding, message = call.request.fence.binding_id, call.request.turn.message
+        if any(flooded - {binding} for other, flooded in self._hanging.items() if other != binding):
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "capacity", "Another binding is at work.")
-        self._at_work.add(binding)
+        if message.startswith('{"n"'):
+            for flooded in self._hanging.values():
+                flooded.add(binding)
+        if '"hang"' in message:
+            self._hanging[binding] = set()
         try:
             async for response in call.proceed():
                 yield response
         finally:
-            self._at_work.discard(binding)
+            self._hanging.pop(binding, None)
 
 
 @LEAKS.mutation("R12.1", "Tells the system prompt of its last turn in its health report.", after=("R2.2",))
