@@ -24,6 +24,7 @@ from tests.sessions.processes import IDENTITY_KEY, Sessions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LIMIT = 2_500_000
+ROOM = 6
 TEXT = {"content-type": "text/plain"}
 HOSTILE = '../../etc/pass\\wd\r\nSet-Cookie: a=b\x1b[31m\u202egpj."exe;'
 
@@ -31,7 +32,7 @@ HOSTILE = '../../etc/pass\\wd\r\nSet-Cookie: a=b\x1b[31m\u202egpj."exe;'
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def kept() -> AsyncIterator[tuple[Running, Sessions]]:
     bound = {"HARNESS_MAX_FILE_BYTES": str(LIMIT)}
-    async with kept_by(bound, **bound) as running:
+    async with kept_by(bound, **bound, HARNESS_MAX_FILE_TRANSFERS=str(ROOM)) as running:
         yield running
 
 
@@ -58,9 +59,12 @@ async def pieces(content: bytes, size: int = 50_000) -> AsyncIterator[bytes]:
         yield content[start : start + size]
 
 
-def rows(sessions: Sessions, collection: str) -> int:
+def parts_without_file(sessions: Sessions) -> int:
+    """Parts of uploads that are under way, or were left by one."""
+    query = """select count(*) from records_file_parts
+        where json_extract(cast(document as text), '$.file_id') not in (select key from records_files)"""
     with closing(sqlite3.connect(f"file:{sessions.database}?mode=ro", uri=True)) as connection:
-        return int(connection.execute(f"select count(*) from records_{collection}").fetchone()[0])
+        return int(connection.execute(query).fetchone()[0])
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -197,14 +201,46 @@ async def test_what_the_request_says_wrong_is_told_before_the_file_is_sent(kept:
 
 async def test_half_an_upload_leaves_nothing(kept: tuple[Running, Sessions]) -> None:
     gateway, sessions = kept
-    before = rows(sessions, "file_parts")
+    await until(lambda: parts_without_file(sessions) == 0)
     writer = await half_an_upload(gateway, "half")
-    await until(lambda: rows(sessions, "file_parts") > before)
+    await until(lambda: parts_without_file(sessions) > 0)
     writer.transport.abort()
-    await until(lambda: rows(sessions, "file_parts") == before)
+    await until(lambda: parts_without_file(sessions) == 0)
     await until(lambda: _is(metric(gateway, "harness_file_transfers_active"), 0))
     async with gateway.client("half") as client:
         assert (await client.get("/api/v1/files")).json()["data"]["files"] == []
+
+
+async def test_i35_one_transfer_too_many_is_told_to_come_again(kept: tuple[Running, Sessions]) -> None:
+    gateway, _ = kept
+    writers = [await half_an_upload(gateway, "many") for _ in range(ROOM)]
+    await until(lambda: _is(metric(gateway, "harness_file_transfers_active"), ROOM))
+    async with gateway.client("other") as client:
+        answer = await client.post("/api/v1/files", content=b"x", headers=TEXT)
+        assert (answer.status_code, answer.json()["code"]) == (503, "capacity")
+        assert int(answer.headers["retry-after"]) > 0
+        for writer in writers:
+            writer.transport.abort()
+        await until(lambda: _has_status(client.post("/api/v1/files", content=b"x", headers=TEXT), 201))
+
+
+async def test_i34_sessions_that_died_take_no_file_and_the_gateway_goes_on(kept: tuple[Running, Sessions]) -> None:
+    gateway, sessions = kept
+    async with gateway.client("survivor") as client:
+        await until(lambda: parts_without_file(sessions) == 0)
+        writer = await half_an_upload(gateway, "survivor")
+        await until(lambda: parts_without_file(sessions) > 0)
+        assert sessions.process is not None
+        os.kill(sessions.process.pid, signal.SIGKILL)
+        sessions.process.wait(30)
+        answer = await client.get("/api/v1/files")
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        await until(lambda: _says(client, "unavailable"))
+        await sessions.start()
+        await until(lambda: _says(client, "ready"))
+        writer.close()
+        await until(lambda: _has_status(client.post("/api/v1/files", content=b"x", headers=TEXT), 201))
+        assert len((await client.get("/api/v1/files")).json()["data"]["files"]) == 1
 
 
 async def test_i35_thousands_of_files_are_listed_in_pages(kept: tuple[Running, Sessions]) -> None:
@@ -242,14 +278,12 @@ async def test_i35_thousands_of_files_are_listed_in_pages(kept: tuple[Running, S
 
 
 async def test_i14_i35_slow_peers_lose_their_place(impatient: tuple[Running, Sessions]) -> None:
-    gateway, sessions = impatient
+    gateway, _ = impatient
     writer = await half_an_upload(gateway)
-    await until(lambda: _is(metric(gateway, "harness_file_transfers_active"), 1))
     async with gateway.client() as client:
-        # Nothing more of the first one comes, so its place is free after a moment.
+        # There is room for one, and nothing more of the first one comes: its place is free after a moment.
         await until(lambda: _has_status(client.post("/api/v1/files", content=b"x" * 9_000_000, headers=TEXT), 201))
-        file = (await client.get("/api/v1/files")).json()["data"]["files"][0]
-    assert rows(sessions, "files") == 1
+        [file] = (await client.get("/api/v1/files")).json()["data"]["files"]
     writer.close()
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -258,29 +292,9 @@ async def test_i14_i35_slow_peers_lose_their_place(impatient: tuple[Running, Ses
     head = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {API_TOKEN}\r\nX-Harness-Engine-Subject: alice\r\n\r\n"
     reader.sendall(head.encode())
     await until(lambda: _is(metric(gateway, "harness_file_downloads_broken_total"), 1))
+    await until(lambda: _is(metric(gateway, "harness_file_transfers_active"), 0))
     reader.close()
-    async with gateway.client() as client:
-        assert len((await client.get(path)).content) == 9_000_000
     assert "Traceback" not in gateway.log.read_text()
-
-
-async def test_i35_one_transfer_too_many_is_told_to_come_again(impatient: tuple[Running, Sessions]) -> None:
-    gateway, _ = impatient
-
-    async def endless() -> AsyncIterator[bytes]:
-        while True:
-            yield b"x"
-            await asyncio.sleep(0.02)
-
-    async with gateway.client("endless") as one, gateway.client("two") as other:
-        going_on = asyncio.create_task(one.post("/api/v1/files", content=endless(), headers=TEXT))
-        await until(lambda: _is(metric(gateway, "harness_file_transfers_active"), 1))
-        answer = await other.post("/api/v1/files", content=b"x", headers=TEXT)
-        assert (answer.status_code, answer.json()["code"]) == (503, "capacity")
-        assert int(answer.headers["retry-after"]) > 0
-        going_on.cancel()
-        await asyncio.gather(going_on, return_exceptions=True)
-        await until(lambda: _has_status(other.post("/api/v1/files", content=b"x", headers=TEXT), 201))
 
 
 async def test_i14_a_large_file_passes_through_little_memory() -> None:
@@ -296,24 +310,6 @@ async def test_i14_a_large_file_passes_through_little_memory() -> None:
                 received += len(piece)
         assert received == size
         assert gateway.memory_mib("VmHWM") - before < 20
-
-
-async def test_i34_sessions_that_died_take_no_file_and_the_gateway_goes_on(impatient: tuple[Running, Sessions]) -> None:
-    gateway, sessions = impatient
-    async with gateway.client("survivor") as client:
-        writer = await half_an_upload(gateway, "survivor")
-        await until(lambda: rows(sessions, "file_parts") > 0)
-        assert sessions.process is not None
-        os.kill(sessions.process.pid, signal.SIGKILL)
-        sessions.process.wait(30)
-        writer.close()
-        answer = await client.get("/api/v1/files")
-        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
-        await until(lambda: _says(client, "unavailable"))
-        await sessions.start()
-        await until(lambda: _says(client, "ready"))
-        await until(lambda: _has_status(client.post("/api/v1/files", content=b"x", headers=TEXT), 201))
-        assert len((await client.get("/api/v1/files")).json()["data"]["files"]) == 1
 
 
 async def test_i22_names_and_content_are_in_no_log(kept: tuple[Running, Sessions]) -> None:

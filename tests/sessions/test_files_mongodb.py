@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.sessions import test_files as shown
 from tests.sessions.conftest import Start
 from tests.sessions.file_client import CHUNK, FileClient
 from tests.sessions.processes import Client, Sessions
-
-from tests.sessions import test_files as shown
 from tests.support import mongodb
-
 
 files = shown.files
 test_a_file_is_what_was_uploaded = shown.test_a_file_is_what_was_uploaded
@@ -65,7 +63,7 @@ async def test_a_file_ends_with_its_time_unless_a_run_named_it(start: Start) -> 
     kept, lost = await here.upload(b"k" * (CHUNK + 1)), await short.upload(b"lost")
     assert list(await here.resolve(kept.file_id, keep_seconds=8_640_000)) == [kept.file_id]
     async with asyncio.timeout(90):
-        while (await here.page())[0] != [kept.file_id]:
-            await asyncio.sleep(0.05)  # noqa: ASYNC110 - nothing signals what another process deletes
+        while (await here.page())[0] != [kept.file_id]:  # noqa: ASYNC110 - nothing signals what another process deletes
+            await asyncio.sleep(0.05)
     assert await here.resolve(lost.file_id, keep_seconds=3600) == {}
     assert await here.download(kept.file_id) == b"k" * (CHUNK + 1)

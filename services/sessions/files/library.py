@@ -3,6 +3,7 @@
 An upload writes its parts and then, in one insert, the file: half an upload is no file, and its parts are collected. A deletion takes the file first.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -169,7 +170,12 @@ class Library:
     def _discard(self, receiving: "_Receiving") -> None:
         # A task of its own: whoever sent the upload may be gone, and its call with it.
         if receiving.parts and not self._tasks.closed:
-            self._tasks.spawn("discard_upload", self._delete_parts(receiving.upload_id))
+            self._tasks.spawn("discard_upload", self._discarded(receiving))
+
+    async def _discarded(self, receiving: "_Receiving") -> None:
+        # What was being written when the upload broke off comes to its end first: a part that lands after the others were deleted would stay for the grace.
+        await receiving.settled()
+        await self._delete_parts(receiving.upload_id)
 
     async def _kept(self, file_id: str, document: FileDocument, known: Known | None) -> Known:
         """The file as it is kept now: this one, or the one that the same request made before."""
@@ -263,6 +269,7 @@ class _Receiving:
         self._check = ContentCheck(media_type)
         self._digest = sha256()
         self._pending = bytearray()
+        self._writing: asyncio.Future[None] | None = None
         self._size = 0
 
     async def receive(self, pieces: AsyncIterator[Piece]) -> tuple[int, str]:
@@ -283,11 +290,19 @@ class _Receiving:
             await self._flush()
         return self._size, self._digest.hexdigest()
 
+    async def settled(self) -> None:
+        """Returns when nothing of it is being written."""
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+
     async def _flush(self) -> None:
         content, self._pending = bytes(self._pending[:PART_BYTES]), self._pending[PART_BYTES:]
         if self._keep:
             self.parts += 1
-            await self._library.keep_part(self.file_id, self.upload_id, self.parts - 1, content)
+            self._writing = asyncio.ensure_future(
+                self._library.keep_part(self.file_id, self.upload_id, self.parts - 1, content)
+            )
+            await asyncio.shield(self._writing)
 
 
 async def read_parts(store: FileStore, file: FileDocument, offset: int) -> AsyncGenerator[bytes, None]:
