@@ -7,6 +7,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from adapters.sdk.testing import connected, kinds
 from conformance.certification import Options, certify
 from conformance.drivers import driver_named
 from conformance.drivers.agentcore import ENDPOINT_VARIABLE, HARNESS_ARN, REGION
@@ -230,8 +231,14 @@ async def test_the_adapter_is_certified(folder, standin, monkeypatch):
     host = await AdapterProcess(folder, module="adapters.agentcore", environment=environment).start()
     try:
         made = await certify(Options(host.address, driver="agentcore", pid=host.pid), lambda _: None)
+        allowed = driver.profile_settings("note")
+        async with connected(host.address, harness_id="agentcore") as client:
+            client.profile_settings = {name: value for name, value in allowed.items() if name != "allow_faults"}
+            ordinary = await client.turn(json.dumps({"rehearse": [{"raise": "boom"}]}))
     finally:
         await host.stop()
+    # Under any other profile a rehearsal is a message like others, and the service's to answer.
+    assert kinds(ordinary)[-1] == "run.completed"
     document = made.document
     # Beside the reports of the other adapters.
     report = ROOT / "build" / "certification" / "agentcore"

@@ -12,8 +12,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from adapters.sdk.testing import connected, kinds
 from conformance.certification import Options, certify
 from conformance.drivers.claude import BASE_URL, CREDENTIAL_FILE, MODEL_ADDRESS, SKILLS
+from harness.common.v1 import blueprint_pb2
 from tests.adapters.processes import AdapterProcess
 from tests.conformance.conftest import ROOT
 from tests.standins.messages import serving_in_thread
@@ -108,9 +110,17 @@ async def test_what_an_adapter_host_adds_is_in_order(folder, monkeypatch, skills
             made = await certify(
                 Options(host.address, driver="claude", sections=(1, 11, 12), pid=host.pid), lambda _: None
             )
+            asked = len(model.asked)
+            async with connected(host.address, harness_id="claude_agent_sdk") as client:
+                client.profile_settings = {"base_url": model.url, "credential_file": str(key)}
+                client.persistence = blueprint_pb2.THREAD_PERSISTENCE_EPHEMERAL
+                ordinary = await client.turn(json.dumps({"rehearse": [{"raise": "boom"}]}))
         finally:
             await host.stop()
         credentials = {request.headers.get("x-api-key") for request in model.asked}
+    # Under any other profile a rehearsal is a message like others, and the model's to answer.
+    assert kinds(ordinary)[-1] == "run.completed"
+    assert len(model.asked) > asked
     assert {each.case.id: each.reason for each in made.cases if each.result == "failed"} == {}
     assert of_result(made, "not_verified") == set()
     assert of_result(made, "not_applicable") == {"R1.15/bind", "R1.16/shutdown", "R12.2/trace"}
