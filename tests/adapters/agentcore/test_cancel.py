@@ -11,7 +11,8 @@ from adapters.agentcore.threads import THREAD_PREFIX
 from conformance.plane.broker import ECHO, Stall
 from conformance.plane.run import kinds
 from harness.common.v1 import error_pb2
-from tests.adapters.agentcore.rig import answers, call, reached, script
+from tests.adapters.agentcore.rig import answers, call, script
+from tests.adapters.rig import reached
 
 
 def threads():

@@ -5,7 +5,8 @@ import pytest
 from conformance.plane.broker import ECHO, PAY, SUM, AskFirst, Stall
 from conformance.plane.run import kind, kinds
 from harness.runtime.v1 import runtime_pb2
-from tests.adapters.agentcore.rig import answers, call, decision, script
+from tests.adapters.agentcore.rig import answers, call, script
+from tests.adapters.rig import decision
 
 FORM = {"prompt": "Who?", "fields": [{"name": "who", "label": "Who", "type": "string"}]}
 

@@ -19,7 +19,7 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
     canaries = Canaries()
     server = await serve_adapter(ClaudeAdapter, listen=f"unix:{folder / 'host.sock'}")
     async with serving() as model, Facades(canaries, server.address) as facades:
-        made = Rig(model, folder, facades, canaries, server)
+        made = Rig(model=model, folder=folder, facades=facades, canaries=canaries, server=server)
         try:
             yield made
         finally:

@@ -7,7 +7,8 @@ from conformance.plane.run import kind, kinds, text_of
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 from tests.adapters.claude.model import Refused, portable, text
-from tests.adapters.claude.rig import Rig, calls, decision, results
+from tests.adapters.claude.rig import Rig, calls, results
+from tests.adapters.rig import decision
 
 FORM = {"prompt": "Who is it for?", "fields": [{"name": "who", "label": "Who", "type": "string", "required": True}]}
 
