@@ -32,7 +32,7 @@ async def _close(rig, conversation, target=None, **settings):
     return rig.standin.of("StopRuntimeSession")
 
 
-async def test_closing_a_conversation_stops_its_session_without_its_runtime_and_from_another_host(rig):
+async def test_closing_a_conversation_stops_its_session_without_its_runtime_and_from_another_host(rig, capsys):
     known = rig.standin.control.add("agent")
     runtime = known["environment"]["agentCoreRuntimeEnvironment"]["agentRuntimeArn"]
     conversation = await rig.conversation(harness_arn=known["arn"])
@@ -46,6 +46,7 @@ async def test_closing_a_conversation_stops_its_session_without_its_runtime_and_
     # Again, of one that is not there any more, and of a harness that is gone: closed is closed.
     assert len(await _close(rig, conversation, harness_arn=known["arn"])) == 2
     assert len(await _close(rig, conversation, harness_arn=HARNESS)) == 2
+    assert "session_not_stopped" not in capsys.readouterr().out
     await asyncio.to_thread(rig.standin.wait, lambda: rig.standin.open_connections == 0)
 
 

@@ -145,8 +145,19 @@ async def test_i11_a_turn_that_is_cut_off_tells_the_calls_it_made(rig):
     assert kinds(await conversation.say("next"))[-1] == "run_completed"
     assert answers(rig.standin, -2) == told
     assert answers(rig.standin) == {}
+    assert len(rig.standin.of("InvokeHarness")) == 4
     assert kinds(await conversation.say("and on"))[-1] == "run_completed"
     assert answers(rig.standin) == {}
+
+
+async def test_i11_results_that_were_taken_are_not_told_again(rig):
+    conversation = await rig.conversation()
+    broken = script({"tools": [call(ECHO, "a", text="x")]}, {"text": "So "}, {"exception": "internalServerException"})
+    assert kinds(await conversation.say(broken))[-1] == "run_failed"
+    assert kinds(await conversation.say("go on"))[-1] == "run_completed"
+    # The service began to answer them, so it has them.
+    assert answers(rig.standin) == {}
+    assert len(rig.standin.of("InvokeHarness")) == 3
 
 
 async def test_i11_a_message_that_was_taken_is_never_said_twice(rig):
