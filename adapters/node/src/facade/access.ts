@@ -35,13 +35,7 @@ export class FacadeAccess {
   readonly #run: RunView;
   readonly #audience: Audience;
 
-  constructor(
-    audience: Audience,
-    clients: readonly (() => grpc.Client)[],
-    fence: Fence,
-    token: string,
-    run: RunView,
-  ) {
+  constructor(audience: Audience, clients: readonly (() => grpc.Client)[], fence: Fence, token: string, run: RunView) {
     this.#audience = audience;
     this.#clients = clients;
     this.#fence = fence;
