@@ -123,6 +123,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._abort_unless_taken()
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        async def played(scope: Any, receive: Any, send: Any) -> None:
+            try:
+                await app(scope, receive, send)
+            finally:
+                # Behind uvicorn, which closes the connection of an answer that has no end.
+                self.loop.call_soon(self._abort_unless_taken)
+
+        super()._start_asgi_task(cycle, played)
+
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         self._abort_unless_taken()
