@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from adapters.agentcore.descriptor import MAX_TOOLS, SDK, describe
 from adapters.agentcore.locating import HarnessLocator, SharedHarness
-from adapters.agentcore.options import DEFAULTS, model_of, read_options
+from adapters.agentcore.options import DEFAULTS, read_options
 from adapters.agentcore.profile import PER_AGENT, Profile, read_profile
 from adapters.agentcore.sessions import AgentCoreSessions
 from adapters.sdk.capabilities import UNSUPPORTED, capability
@@ -17,6 +17,7 @@ from adapters.sdk.contract import Evaluation, HarnessRuntime, Reconciled, Runtim
 from adapters.sdk.errors import AuthenticationError, ConfigurationError, HarnessError, UnavailableError
 from adapters.sdk.forms import ASK
 from adapters.sdk.health import CONFIGURATION, Impaired, Probe
+from adapters.sdk.models import model_of
 from adapters.sdk.session import ClosedSession, ProviderSessionManager
 from adapters.sdk.simple import BaseAdapter
 from harness.adapter.v1 import descriptor_pb2

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.agentcore.profile import Profile
 from adapters.sdk.errors import ConfigurationError
-from harness.common.v1 import blueprint_pb2
 
 MAX_ITERATIONS = 1_000
 MAX_TOKENS = 1_000_000
@@ -61,16 +59,3 @@ def read_options(options: Mapping[str, Any]) -> AgentOptions:
     return AgentOptions(
         int(options.get("max_iterations", 0)), int(options.get("max_tokens", 0)), options.get("ask_person") is True
     )
-
-
-def model_of(model: blueprint_pb2.ModelSpec, profile: Profile) -> str:
-    """The provider's id of the model a blueprint selects; empty: the harness's own. Raises ConfigurationError for an alias without one."""
-    if model.policy != blueprint_pb2.MODEL_POLICY_ALIAS:
-        return profile.model
-    chosen = profile.models.get(model.alias)
-    if chosen is None:
-        raise ConfigurationError(
-            f"model.alias: the profile has no model {model.alias!r}: choose another, or add it to the profile's models.",
-            code="model_unknown",
-        )
-    return chosen

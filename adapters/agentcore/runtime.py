@@ -8,7 +8,7 @@ from adapters.agentcore.clients import Clients, Connections
 from adapters.agentcore.custom import stream_custom
 from adapters.agentcore.locating import HarnessLocator
 from adapters.agentcore.managed import ManagedTurn, Memory, Setting
-from adapters.agentcore.options import AgentOptions, model_of, read_options
+from adapters.agentcore.options import AgentOptions, read_options
 from adapters.agentcore.profile import PER_AGENT, Profile
 from adapters.agentcore.sessions import AgentCoreSessions
 from adapters.agentcore.stopping import Stopper
@@ -16,6 +16,7 @@ from adapters.sdk import events
 from adapters.sdk.contract import RuntimeConstruction, Turn
 from adapters.sdk.errors import NO_SIDE_EFFECTS, POSSIBLE_SIDE_EFFECTS, ConfigurationError, UnavailableError
 from adapters.sdk.events import Draft
+from adapters.sdk.models import model_of
 from adapters.sdk.simple import BaseRuntime
 from harness.common.v1 import blueprint_pb2, error_pb2
 from harness.event.v1 import payload_pb2

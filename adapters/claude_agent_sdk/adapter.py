@@ -8,13 +8,14 @@ from typing import Any
 
 from adapters.claude_agent_sdk.credentials import ELSEWHERE, FILE_VARIABLE, KEY_VARIABLE, credential
 from adapters.claude_agent_sdk.descriptor import SDK, describe
-from adapters.claude_agent_sdk.options import DEFAULTS, model_of, read_options
+from adapters.claude_agent_sdk.options import DEFAULTS, read_options
 from adapters.claude_agent_sdk.profile import Profile, read_profile
 from adapters.claude_agent_sdk.skills import unknown_skills
 from adapters.sdk.contract import Evaluation, HarnessRuntime, RuntimeConstruction, plain
 from adapters.sdk.errors import AuthenticationError, ConfigurationError, HarnessError, UnavailableError
 from adapters.sdk.forms import ASK
 from adapters.sdk.health import CONFIGURATION, Impaired, Probe
+from adapters.sdk.models import model_of
 from adapters.sdk.simple import BaseAdapter
 from harness.adapter.v1 import descriptor_pb2
 from harness.common.v1 import blueprint_pb2, error_pb2, health_pb2, placement_pb2

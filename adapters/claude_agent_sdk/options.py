@@ -6,7 +6,6 @@ from typing import Any, Literal, cast
 
 from adapters.claude_agent_sdk.profile import Profile
 from adapters.sdk.errors import ConfigurationError
-from harness.common.v1 import blueprint_pb2
 
 MAX_TURNS = 1_000
 THINKING = ("provider", "adaptive", "enabled", "disabled")
@@ -86,19 +85,6 @@ def read_options(options: Mapping[str, Any]) -> AgentOptions:
         str(options.get("effort", "provider")),
         options.get("ask_person") is True,
     )
-
-
-def model_of(model: blueprint_pb2.ModelSpec, profile: Profile) -> str:
-    """The provider's id of the model a blueprint selects; empty: the program's default. Raises ConfigurationError for an alias without one."""
-    if model.policy != blueprint_pb2.MODEL_POLICY_ALIAS:
-        return profile.model
-    chosen = profile.models.get(model.alias)
-    if chosen is None:
-        raise ConfigurationError(
-            f"model.alias: the profile has no model {model.alias!r}: choose another, or add it to the profile's models.",
-            code="model_unknown",
-        )
-    return chosen
 
 
 def turns_of(options: AgentOptions, profile: Profile) -> int:

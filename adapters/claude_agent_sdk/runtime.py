@@ -11,7 +11,7 @@ from adapters.claude_agent_sdk.attachments import content_of_turn
 from adapters.claude_agent_sdk.channel import Channel
 from adapters.claude_agent_sdk.credentials import model_access
 from adapters.claude_agent_sdk.home import Home
-from adapters.claude_agent_sdk.options import model_of, read_options
+from adapters.claude_agent_sdk.options import read_options
 from adapters.claude_agent_sdk.pause import Pause, pause_for
 from adapters.claude_agent_sdk.profile import read_profile
 from adapters.claude_agent_sdk.program import Program, bundled_program
@@ -27,6 +27,7 @@ from adapters.sdk import events
 from adapters.sdk.contract import RuntimeConstruction, Turn
 from adapters.sdk.errors import POSSIBLE_SIDE_EFFECTS, PersistenceError, classified
 from adapters.sdk.events import Draft
+from adapters.sdk.models import model_of
 from adapters.sdk.rehearsal import Rehearsal, rehearsal_of
 from adapters.sdk.simple import BaseRuntime
 from harness.common.v1 import blueprint_pb2, error_pb2, placement_pb2

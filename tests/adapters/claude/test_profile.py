@@ -4,9 +4,10 @@ import pytest
 from google.protobuf import json_format
 
 from adapters.claude_agent_sdk.adapter import ClaudeAdapter
-from adapters.claude_agent_sdk.options import AgentOptions, model_of, read_options, turns_of
+from adapters.claude_agent_sdk.options import AgentOptions, read_options, turns_of
 from adapters.claude_agent_sdk.profile import Profile, read_profile
 from adapters.sdk.errors import ConfigurationError
+from adapters.sdk.models import model_of
 from adapters.sdk.testing import served
 from harness.adapter.v1 import adapter_service_pb2
 from harness.common.v1 import blueprint_pb2, health_pb2, placement_pb2
