@@ -84,10 +84,13 @@ async def metric(gateway: Running, name: str) -> float:
 
 
 async def half_an_upload(gateway: Running, subject: str = "alice") -> asyncio.StreamWriter:
-    """A connection with an upload of which half has been sent."""
+    """A connection with an upload of which a piece has been sent. Its head does not say how much is to come."""
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     head = f"POST /api/v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {API_TOKEN}\r\nX-Harness-Engine-Subject: {subject}\r\n"
-    writer.write(f"{head}Content-Type: text/plain\r\nContent-Length: 2400000\r\n\r\n".encode() + b"x" * 1_200_000)
+    size = 1_200_000
+    writer.write(
+        f"{head}Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n{size:x}\r\n".encode() + b"x" * size
+    )
     await writer.drain()
     return writer
 
