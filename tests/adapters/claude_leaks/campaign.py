@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.plane.run import Run, kind
-from tests.adapters.claude.rig import Conversation
+from tests.adapters.rig import Conversation
 from tests.standins.messages import MessagesServer, marked
 from tests.standins.messages.script import Answer
 
@@ -30,13 +30,14 @@ FAILURES: Sequence[Answer] = (
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a host holds: its children, descriptors, threads, the files of its runtimes, and its memory in MiB."""
+    """What a host holds: its children, descriptors, threads, the files of its runtimes, its memory in MiB, and, if it was asked, its objects."""
 
     children: int
     descriptors: int
     threads: int
     files: int
     memory_mib: float
+    objects: int = 0
 
 
 def children_of(pid: int) -> list[int]:
