@@ -141,7 +141,7 @@ async def test_i23_behind_one_control_plane_a_flood_and_a_hang_stop_nobody_else(
             async def flood() -> int:
                 turns = 0
                 while not over.is_set():
-                    await completed(client, agents[FLOODING], {"n": 5_000, "size": 64})
+                    await completed(client, agents[FLOODING], {"n": 2_000, "size": 64})
                     turns += 1
                     flooded.set()
                 return turns
