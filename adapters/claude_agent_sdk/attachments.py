@@ -14,6 +14,8 @@ MAX_FILES: Final = 8
 MAX_IMAGE_BYTES: Final = 3_750_000
 """What the provider takes, before it is encoded."""
 MAX_DOCUMENT_BYTES: Final = 4 << 20
+MAX_TEXT_BYTES: Final = 2 << 20
+"""The program fails on a message with a longer text; of 2 MiB it was seen to take one."""
 MAX_TOTAL_BYTES: Final = 12 << 20
 """Of all files of a turn: they stay in the conversation."""
 PDF: Final = "application/pdf"
@@ -64,9 +66,9 @@ async def content_of(
         is_image = kind.startswith("image/")
         try:
             _check_kind(kind, counts.get(is_image, 0))
-            _check_size(file.size, total, is_image=is_image)
+            _check_size(file.size, total, kind)
             data = await reader.read(file)
-            _check_size(len(data), total, is_image=is_image)
+            _check_size(len(data), total, kind)
             blocks.append(_block(kind, file.name, data))
         except LeftOut as left:
             details = {"file_id": file.file_id, "reason": left.code}
@@ -89,8 +91,8 @@ def _check_kind(kind: str, before: int) -> None:
         raise LeftOut("count", f"the model reads {MAX_FILES} images and {MAX_FILES} documents of one turn")
 
 
-def _check_size(size: int, total: int, *, is_image: bool) -> None:
-    most = MAX_IMAGE_BYTES if is_image else MAX_DOCUMENT_BYTES
+def _check_size(size: int, total: int, kind: str) -> None:
+    most = MAX_IMAGE_BYTES if kind in IMAGES else MAX_DOCUMENT_BYTES if kind == PDF else MAX_TEXT_BYTES
     if size > most:
         raise LeftOut("size", f"it has more than {most} bytes")
     if total + size > MAX_TOTAL_BYTES:

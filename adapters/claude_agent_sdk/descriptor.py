@@ -55,7 +55,7 @@ _CAPABILITIES = {
     ),
     "input.documents": capability(
         NATIVE,
-        "PDF and text in UTF-8, as part of the person's message; what does not fit is left out with a warning.",
+        "PDF, and text in UTF-8 of at most 2 MiB, as part of the person's message; what does not fit is left out with a warning.",
         {"max_files": MAX_FILES, "max_bytes": MAX_DOCUMENT_BYTES, "media_types": list(DOCUMENTS)},
     ),
     "skills": capability(NATIVE, "Those that the profile gives.", {"max_skills": MAX_ENTRIES}),

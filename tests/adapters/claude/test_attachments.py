@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from adapters.claude_agent_sdk import runtime
-from adapters.claude_agent_sdk.attachments import MAX_DOCUMENT_BYTES, MAX_FILES, content_of
+from adapters.claude_agent_sdk.attachments import MAX_DOCUMENT_BYTES, MAX_FILES, MAX_TEXT_BYTES, content_of
 from conformance.plane.run import kinds, text_of
 from harness.runtime.v1 import runtime_pb2
 from tests.adapters.claude.model import text
@@ -44,6 +44,7 @@ async def test_i35_what_does_not_fit_is_left_out_and_said():
         ("g", "application/pdf", MAX_DOCUMENT_BYTES + 1),
         ("h", "video/mp4", 5),
         ("i", "", 0),
+        ("j", "text/plain", MAX_TEXT_BYTES + 1),
     )
     blocks, warnings = await content_of("look", wanted, files)
     assert [block["type"] for block in blocks] == ["image", "document", "text"]
@@ -59,6 +60,7 @@ async def test_i35_what_does_not_fit_is_left_out_and_said():
         ("h", "media_type"),
         # All that is known of a file that its owner has deleted is its id.
         ("i", "gone"),
+        ("j", "size"),
     ]
     assert files.read_of == ["a", "b", "c", "d", "e", "f"], "what is known to be too large, or of no use, is not read"
 
