@@ -22,6 +22,8 @@ _LONGEST_LOOK_SECONDS = 4.0
 
 LIVING_SECONDS = 3600.0
 """How long agents count as living that another profile named: its next round comes long before."""
+SILENT_ROUNDS = 8
+"""Rounds of others after which a profile that held none is one no more, as one that was edited since: profiles are seen to in turns."""
 
 MAX_WAIT_SECONDS = 300.0
 """Until a harness that was made for a turn is ready; the turn itself may give up sooner."""
@@ -61,14 +63,15 @@ class Provisioner:
         self._opening = threading.Lock()
         self._round = asyncio.Lock()
         self._arns: dict[str, str] = {}
-        # Who was named as living, and when, by who asked.
-        self._living: dict[str, tuple[float, frozenset[str]]] = {}
+        # Who was named as living, by who asked: when, and after how many rounds of all.
+        self._living: dict[str, tuple[float, int, frozenset[str]]] = {}
+        self._rounds = 0
         self._seen: list[Found] = []
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
     async def reconcile(self, wanted: Sequence[Wanted], ended: Sequence[str] = (), *, asker: str = "") -> Round:
         """One round. Errors: ControlFault when the harnesses cannot be listed; a change that fails is counted instead. `asker`: the profile that is
-        seen to. What another one that has the same deployment named as living an hour ago or later is not removed, whoever says that it has ended.
+        seen to. What another one that has the same deployment named as living, and still holds rounds, is not removed, whoever says that it has ended.
         """
         async with self._round:
             ended = self._surely_ended(wanted, ended, asker)
@@ -177,9 +180,14 @@ class Provisioner:
 
     def _surely_ended(self, wanted: Sequence[Wanted], ended: Sequence[str], asker: str) -> list[str]:
         now = asyncio.get_running_loop().time()
-        self._living = {who: said for who, said in self._living.items() if now - said[0] < LIVING_SECONDS}
-        elsewhere = frozenset[str]().union(*(agents for who, (_, agents) in self._living.items() if who != asker))
-        self._living[asker] = (now, frozenset(each.agent_id for each in wanted))
+        self._rounds += 1
+        self._living = {
+            who: said
+            for who, said in self._living.items()
+            if now - said[0] < LIVING_SECONDS and self._rounds - said[1] <= SILENT_ROUNDS
+        }
+        elsewhere = frozenset[str]().union(*(agents for who, (_, _, agents) in self._living.items() if who != asker))
+        self._living[asker] = (now, self._rounds, frozenset(each.agent_id for each in wanted))
         if kept := elsewhere.intersection(ended):
             _log.warning("deployment_of_two_profiles", extra={"count": len(kept)})
         return [agent_id for agent_id in ended if agent_id not in elsewhere]

@@ -4,6 +4,7 @@ import pytest
 
 from adapters.agentcore.profile import read_profile
 from adapters.agentcore.provisioning.fleet import Fleet, read_per_agent
+from adapters.agentcore.provisioning.provisioner import SILENT_ROUNDS
 from adapters.sdk.errors import ConfigurationError, HarnessError, ThrottledError, UnavailableError
 from tests.standins.agentcore import ACCOUNT, REGION, AgentCore, Fault
 
@@ -98,3 +99,13 @@ def test_i32_a_wrong_setting_is_named_and_its_value_is_not(key, value):
     with pytest.raises(ConfigurationError, match=f"per_agent.{key}") as caught:
         read_per_agent(_profile(**{key: value}))
     assert str(value) not in caught.value.message or key == "extra"
+
+
+async def test_a_profile_that_was_edited_is_no_other_profile_for_long(standin, fleet):
+    before, after = _profile(standin.url), _profile(standin.url, execution_role_arn=f"{ROLE}-later")
+    await fleet.reconcile(before, ["one"])
+    for kept in standin.control.harnesses.values():
+        kept.document["status"] = "READY"
+    removed = [(await fleet.reconcile(after, [], ["one"])).removed for _ in range(SILENT_ROUNDS + 1)]
+    # Its former self holds no rounds any more; while it might, what it named stays.
+    assert removed == [0] * SILENT_ROUNDS + [1]
