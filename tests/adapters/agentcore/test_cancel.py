@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from adapters.agentcore import runtime
+from adapters.agentcore import clients, runtime
 from adapters.agentcore.stopping import Stopper
 from adapters.agentcore.threads import THREAD_PREFIX
 from conformance.plane.broker import ECHO, Stall
@@ -94,6 +94,20 @@ async def test_a_turn_does_not_begin_while_the_session_is_still_being_stopped(ri
     stopped.set()
     assert kinds(await conversation.say("now"))[-1] == "run_completed"
     assert len(rig.standin.of("InvokeHarness")) == 2
+
+
+async def test_i35_a_stream_more_than_the_profile_allows_is_refused_and_no_other_is_disturbed(rig, monkeypatch):
+    monkeypatch.setattr(clients, "ROOM_SECONDS", 0.05)
+    first, second = [await rig.conversation(max_connections=1, stop_session=False) for _ in range(2)]
+    run = first.run(script({"text": "a"}, {"hang": "stream"}))
+    stream = run.start()
+    while "content_delta" not in kinds(stream.drafts):
+        assert await stream.read() is not None
+    failed = (await second.say("no room"))[-1].payload.run_failed
+    assert (failed.code, failed.retryable) == ("streams_in_use", True)
+    assert len(rig.standin.of("InvokeHarness")) == 1
+    await run.cancel()
+    await reached(lambda: not threads())
 
 
 async def test_i35_back_pressure_holds_the_thread_and_a_cancel_frees_it(rig):
