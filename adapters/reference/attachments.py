@@ -63,7 +63,8 @@ def _check(files: Sequence[runtime_pb2.FileRef]) -> None:
     for place, file in enumerate(files):
         counts[_is_image(file)] += 1
         where = f"The file at files[{place}]"
-        if file.media_type.lower() not in (*IMAGES, *DOCUMENTS):
+        # One of which nothing is known any more has no type: reading it says that it is gone.
+        if file.media_type and file.media_type.lower() not in (*IMAGES, *DOCUMENTS):
             raise ConfigurationError(
                 f"{where} is of a media type that this harness does not take: send one of {', '.join((*IMAGES, *DOCUMENTS))}.",
                 code="file_media_type",

@@ -129,6 +129,6 @@ def test_a_question_whose_file_was_deleted_can_still_be_answered(client: httpx.C
     assert_whole(events)
     # Its harness finds the file gone, and nothing is asked any more.
     assert events[-1].event_type == "run.failed"
-    assert events[-1].data["category"] == "configuration"
+    assert (events[-1].data["category"], events[-1].data["code"]) == ("configuration", "file_not_found")
     state = client.get(f"/api/v1/conversations/{talk}/interrupt-state", params={"agent_id": agent})
     assert state.json()["data"] is None
