@@ -24,6 +24,8 @@ class Rule:
     placements: tuple[str, ...] = BOTH
     # One of them must be claimed besides; none: nothing more is asked.
     either: tuple[str, ...] = ()
+    # What it says something of, where that is not all that has to be claimed.
+    of: tuple[str, ...] = ()
 
     @property
     def section(self) -> int:
@@ -33,13 +35,19 @@ class Rule:
     @property
     def about(self) -> tuple[str, ...]:
         """Capabilities that it says something of."""
-        return self.capabilities + self.either
+        return self.of or self.capabilities + self.either
 
 
 def _rule(
-    rule_id: str, text: str, capabilities: str = "", placements: tuple[str, ...] = BOTH, *, either: str = ""
+    rule_id: str,
+    text: str,
+    capabilities: str = "",
+    placements: tuple[str, ...] = BOTH,
+    *,
+    either: str = "",
+    of: str = "",
 ) -> Rule:
-    return Rule(rule_id, text, tuple(capabilities.split()), placements, tuple(either.split()))
+    return Rule(rule_id, text, tuple(capabilities.split()), placements, tuple(either.split()), tuple(of.split()))
 
 
 RULES: tuple[Rule, ...] = (
@@ -355,8 +363,9 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "R6.8",
-        "A question for approval is interrupt.requested of type tool_approval with the calls as asked (id, tool, arguments, allowed decisions), none "
-        "of which has started; approve, reject with its reason and edit with its arguments reach the provider.",
+        "A question for approval, of calls of the provider's own or, where it asks about none, of portable tools, is interrupt.requested of type "
+        "tool_approval with the calls as asked (id, tool, arguments, allowed decisions), none of which has started; approve, reject with its reason "
+        "and edit with its arguments reach the provider.",
         "interrupt.tool_approval",
     ),
     _rule(
@@ -495,13 +504,15 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "R10.1",
         "A subagent's events stand between subagent.started and one subagent.completed of the same agent_id and parent call, and carry its path; the "
-        "root's carry none. Inner subagents carry their parent's path and their own id, and close first.",
+        "root's carry none. Inner subagents, unless the claim says that there are none (max_depth 1), carry their parent's path and their own id, and "
+        "close first.",
         "subagents",
     ),
     _rule(
         "R10.2",
         "An interrupt inside a subagent interrupts the whole run: closing events only, then run.interrupted at the root.",
         "subagents interrupt.form_input",
+        of="subagents",
     ),
     # --- 11 faults ---
     _rule(

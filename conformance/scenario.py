@@ -60,6 +60,13 @@ class FormField:
 
 
 @dataclass(frozen=True, slots=True)
+class CallTogether:
+    """The model calls several portable tools in one breath: none of them waits for another's result."""
+
+    calls: tuple[CallTool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskForm:
     """The provider asks a person to fill in a form; the next steps are played at resume."""
 
@@ -151,6 +158,7 @@ Step = (
     | Think
     | CountUsage
     | CallTool
+    | CallTogether
     | OwnTool
     | AskForm
     | AskApproval

@@ -60,7 +60,9 @@ _CAPABILITIES = {
     ),
     "skills": capability(NATIVE, "Those that the profile gives.", {"max_skills": MAX_ENTRIES}),
     "subagents": capability(
-        NATIVE, "Those that the profile defines, within the same run; other agents cannot be called.", {"max_agents": 0}
+        NATIVE,
+        "Those that the profile defines, within the same run; other agents cannot be called.",
+        {"max_agents": 0, "max_depth": 1},
     ),
     "runtime.cancel": capability(NATIVE, "Interrupts the program, and ends it by force if it does not stop."),
     "runtime.restart": capability(NATIVE, "Holds nothing that a restart could lose."),

@@ -237,13 +237,19 @@ async def r3_10_rejected(kit: Kit) -> None:
 
 @case("R3.11", "tools of the provider's own")
 async def r3_11_own_tools(kit: Kit) -> None:
-    steps = (
-        OwnTool("p1", "search", {"q": "harness"}, result={"hits": 3}),
-        OwnTool("p2", "search", {"q": "x"}, error=("no_index", "There is no index.")),
-    )
-    binding, run = await _called(kit, steps)
-    first, second = _completed(run.drafts, "p1"), _completed(run.drafts, "p2")
-    expect(first.outcome == SUCCESS and plain(first.result) == {"hits": 3}, "The provider's result is not told.")
-    expect(second.outcome == ERROR and second.error.code == "no_index", "The provider's error is not told.")
+    binding, run = await _called(kit, (OwnTool("p1", "search", {"q": "harness"}, result={"hits": 3}),))
+    expect(len(_started(run.drafts, "p1")) == 1, "The provider's call was not told as started, once.")
+    completed = _completed(run.drafts, "p1")
+    told = completed.outcome == SUCCESS and plain(completed.result) == {"hits": 3}
+    expect(told, "The provider's result is not told.")
+    expect(not binding.tools.calls, "A tool of the provider's own reached the broker.")
+    run.expect_end("run_completed")
+
+
+@case("R3.11", "an error of a tool of the provider's own")
+async def r3_11_own_error(kit: Kit) -> None:
+    binding, run = await _called(kit, (OwnTool("p2", "search", {"q": "x"}, error=("no_index", "There is no index.")),))
+    completed = _completed(run.drafts, "p2")
+    expect(completed.outcome == ERROR and completed.error.code == "no_index", "The provider's error is not told.")
     expect(not binding.tools.calls, "A tool of the provider's own reached the broker.")
     run.expect_end("run_completed")

@@ -3,11 +3,21 @@
 from typing import Any
 
 from conformance.cases.registry import case
-from conformance.failure import Broken, expect
+from conformance.failure import Broken, CannotExpressError, expect
 from conformance.kit import Kit, plain
 from conformance.plane.binding import Binding
+from conformance.plane.broker import PAY, AskFirst, Succeed
 from conformance.plane.run import Run, kind, kinds, text_of
-from conformance.scenario import ApprovalCall, AskApproval, AskForm, FormField, Say, TellDecision
+from conformance.scenario import (
+    ApprovalCall,
+    AskApproval,
+    AskForm,
+    CallTogether,
+    CallTool,
+    FormField,
+    Say,
+    TellDecision,
+)
 from harness.event.v1 import payload_pb2
 from harness.runtime.v1 import runtime_pb2
 
@@ -23,6 +33,9 @@ CALLS = (
     ApprovalCall("c1", "send_mail", {"to": "anna", "body": "hello"}, ("approve", "reject", "edit")),
     ApprovalCall("c2", "pay", {"amount": 12}, ("approve", "reject")),
 )
+# Of the kit's tools the one that is sensitive: others never wait.
+PAY_BEN = CallTool("c1", PAY, {"to": "ben", "amount": 3})
+PAY_ANNA = CallTool("c2", PAY, {"to": "anna", "amount": 12.5})
 _CLOSING = frozenset({"tool_completed", "subagent_completed"})
 
 
@@ -47,6 +60,16 @@ def decision(run: Run, **answer: Any) -> runtime_pb2.ResumeDecision:
     else:
         made.dismiss = True
     return made
+
+
+async def paused_at_calls(kit: Kit, *calls: CallTool) -> tuple[Binding, Run]:
+    """As `paused`, at calls of portable tools which the broker wants a person to be asked about."""
+    binding = await kit.binding()
+    binding.tools.answers = {call.tool_id: AskFirst(Succeed("done"), Succeed("done otherwise")) for call in calls}
+    step = calls[0] if len(calls) == 1 else CallTogether(calls)
+    run = binding.run(kit.message((Say("one moment"), step), (TellDecision(),)))
+    await run.play()
+    return binding, run
 
 
 async def paused(kit: Kit, step: AskForm | AskApproval = FORM) -> tuple[Binding, Run]:
@@ -165,12 +188,23 @@ async def r6_7_used_once(kit: Kit) -> None:
 
 @case("R6.8", "calls are asked about, and none has started")
 async def r6_8_approvals(kit: Kit) -> None:
-    _, run = await paused(kit, AskApproval(CALLS[:1], "May I?"))
+    try:
+        _, run = await paused(kit, AskApproval(CALLS[:1], "May I?"))
+        calls = CALLS[:1]
+    except CannotExpressError:
+        _, run = await paused_at_calls(kit, PAY_BEN)
+        calls = _as_asked(PAY_BEN)
     interrupt = asked(run)
     approval = payload_pb2.INTERRUPT_TYPE_TOOL_APPROVAL
     expect(interrupt.interrupt_type == approval, "The interrupt is not of type tool_approval.")
-    _check_calls(interrupt, CALLS[:1])
+    _check_calls(interrupt, calls)
     expect("tool_started" not in kinds(run.drafts), "A call that waits for approval was told as started.")
+
+
+def _as_asked(*calls: CallTool) -> tuple[ApprovalCall, ...]:
+    """What a person is shown of calls of portable tools: all decisions are allowed of them here."""
+    decisions = ("approve", "reject", "edit")
+    return tuple(ApprovalCall(call.call_id, call.tool_id, call.arguments, decisions) for call in calls)
 
 
 def _check_calls(interrupt: payload_pb2.InterruptRequested, calls: tuple[ApprovalCall, ...]) -> None:
@@ -196,21 +230,61 @@ async def r6_8_decisions(kit: Kit) -> None:
         (one(tool_call_id="c1", reject="not now"), {"reject": "not now"}),
         (edited, {"edit": {"to": "ben", "body": "hi"}}),
     ):
-        binding, run = await paused(kit, AskApproval(CALLS[:1]))
+        try:
+            binding, run = await paused(kit, AskApproval(CALLS[:1]))
+        except CannotExpressError:
+            await _decisions_on_portable_calls(kit)
+            return
         resumed = await binding.resume(run, decision(run, calls=[made]))
         resumed.expect_end("run_completed")
         told = kit.driver.decision_in(text_of(resumed.drafts))
         expect(told == {"calls": {"c1": wanted}}, f"The provider was told {str(told)[:160]}.")
 
 
+async def _decisions_on_portable_calls(kit: Kit) -> None:
+    one = runtime_pb2.ToolDecision
+    edited = one(tool_call_id="c1")
+    edited.edit.update({"to": "ben", "amount": 1})
+    for made, came in (
+        (one(tool_call_id="c1", approve=True), (payload_pb2.TOOL_OUTCOME_SUCCESS, "done")),
+        (one(tool_call_id="c1", reject="not now"), (payload_pb2.TOOL_OUTCOME_REJECTED, None)),
+        (edited, (payload_pb2.TOOL_OUTCOME_SUCCESS, "done otherwise")),
+    ):
+        binding, run = await paused_at_calls(kit, PAY_BEN)
+        resumed = await binding.resume(run, decision(run, calls=[made]))
+        resumed.expect_end("run_completed")
+        expect(_outcomes(resumed) == {"c1": came}, f"The call came to {str(_outcomes(resumed))[:160]}.")
+        told = text_of(resumed.drafts)
+        expect(not made.reject or made.reject in told, f"The model was not told the reason, but {told[:160]!r}.")
+
+
+def _outcomes(run: Run) -> dict[str, tuple[int, Any]]:
+    """What calls came to, with their results."""
+    completed = [draft.payload.tool_completed for draft in run.drafts if kind(draft) == "tool_completed"]
+    return {
+        each.tool_call_id: (each.outcome, plain(each.result) if each.HasField("result") else None)
+        for each in completed
+    }
+
+
 @case("R6.9", "several calls, each with its own decision")
 async def r6_9_several(kit: Kit) -> None:
-    binding, run = await paused(kit, AskApproval(CALLS))
-    _check_calls(asked(run), CALLS)
     decisions = [
         runtime_pb2.ToolDecision(tool_call_id="c1", approve=True),
         runtime_pb2.ToolDecision(tool_call_id="c2", reject="too much"),
     ]
+    try:
+        binding, run = await paused(kit, AskApproval(CALLS))
+    except CannotExpressError:
+        binding, run = await paused_at_calls(kit, PAY_BEN, PAY_ANNA)
+        _check_calls(asked(run), _as_asked(PAY_BEN, PAY_ANNA))
+        resumed = await binding.resume(run, decision(run, calls=decisions))
+        resumed.expect_end("run_completed")
+        came = {"c1": (payload_pb2.TOOL_OUTCOME_SUCCESS, "done"), "c2": (payload_pb2.TOOL_OUTCOME_REJECTED, None)}
+        expect(_outcomes(resumed) == came, f"The calls came to {str(_outcomes(resumed))[:160]}.")
+        expect(binding.tools.done == ["c1"], f"The broker carried out {binding.tools.done}.")
+        return
+    _check_calls(asked(run), CALLS)
     resumed = await binding.resume(run, decision(run, calls=decisions))
     told = kit.driver.decision_in(text_of(resumed.drafts))
     wanted = {"calls": {"c1": "approve", "c2": {"reject": "too much"}}}

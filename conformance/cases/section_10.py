@@ -1,8 +1,8 @@
 """Section 10: subagents within one run. Delegation to other harnesses is not looked at yet."""
 
 from conformance.cases.registry import AFTER, case
-from conformance.failure import Broken, expect
-from conformance.kit import Kit
+from conformance.failure import Broken, NotApplicableError, expect
+from conformance.kit import Kit, plain
 from conformance.plane.run import TERMINALS, Draft, kind, kinds, text_of
 from conformance.scenario import AskForm, Delegate, FormField, Say
 
@@ -47,6 +47,8 @@ async def r10_1_namespace(kit: Kit) -> None:
 
 @case("R10.1", "namespaces nest")
 async def r10_1_nested(kit: Kit) -> None:
+    if plain(kit.descriptor.capabilities["subagents"].constraints).get("max_depth") == 1:
+        raise NotApplicableError("The claim says that subagents have none of their own (max_depth 1).")
     binding = await kit.binding()
     nested = Delegate("outer", (Say("a"), Delegate("inner", (Say("b"),)), Say("c")))
     drafts = await binding.say(kit.message((nested,)))

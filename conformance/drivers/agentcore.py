@@ -1,7 +1,7 @@
 """Drives the AgentCore adapter against a stand-in of the service that plays the scripts in messages.
 
 What the service's model cannot say (a failure in the kit's words, an event that the service does not have) the adapter rehearses, under a profile
-that allows faults. A subagent, an approval of the provider's own and the code of a provider's tool have no words at all.
+that allows faults. A subagent and an approval of the provider's own have no words at all.
 """
 
 import json
@@ -13,6 +13,7 @@ from conformance.drivers.rehearsal import rehearsed
 from conformance.failure import Broken, CannotExpressError
 from conformance.scenario import (
     AskForm,
+    CallTogether,
     CallTool,
     CountUsage,
     Crash,
@@ -106,6 +107,9 @@ def _is_said_by_the_service(number: int, step: Step) -> bool:
             return step.in_own_words and not number and category in _REFUSALS
         case Emit(type_, _):
             return type_ in ("tool.completed", "tool.started")
+        case OwnTool(error=error):
+            # That it failed the service can say, with which code it cannot.
+            return error is None
         case _:
             return True
 
@@ -121,6 +125,9 @@ def _step(step: Step, number: int) -> list[dict[str, Any]]:
         case CallTool(call_id, tool_id, arguments, stream):
             call = {"id": call_id, "name": tool_id, "arguments": arguments}
             return [{"tools": [call], "pieces": 5 if stream else 1}]
+        case CallTogether(calls):
+            named = [{"id": call.call_id, "name": call.tool_id, "arguments": call.arguments} for call in calls]
+            return [{"tools": named, "pieces": 1}]
         case OwnTool(call_id, name, arguments, result, None):
             return [{"own_tool": {"id": call_id, "name": name, "arguments": arguments, "result": result}}]
         case AskForm(fields, prompt):

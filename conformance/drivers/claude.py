@@ -19,6 +19,7 @@ from conformance.drivers.rehearsal import rehearsed
 from conformance.failure import Broken, CannotExpressError
 from conformance.scenario import (
     AskForm,
+    CallTogether,
     CallTool,
     CountUsage,
     Crash,
@@ -27,6 +28,7 @@ from conformance.scenario import (
     FailWith,
     FormField,
     Hang,
+    OwnTool,
     Say,
     Step,
     Steps,
@@ -127,8 +129,9 @@ def _answers(steps: Steps) -> list[Answer]:
         if isinstance(step, FailWith) and not current:
             made.append(_refusal(step))
             return made
-        current.append(_step(step, number))
-        if isinstance(step, CallTool | AskForm | Delegate | UseSkill):
+        # Calls of one answer are made together; whatever else is said comes before the one that is made next.
+        current += [_step(each, number) for each in (step.calls if isinstance(step, CallTogether) else (step,))]
+        if isinstance(step, CallTool | CallTogether | AskForm | Delegate | UseSkill):
             made.append(current)
             # What stands in a skill is told to the model once it has called for it.
             current = [{"heard": True}] if isinstance(step, UseSkill) else []
@@ -171,7 +174,6 @@ def _step(step: Step, number: int) -> dict[str, Any]:
 
 def _why_not(step: Step) -> str:
     told = {
-        "OwnTool": "The provider runs no tools of a script's own: what they are called and answer is the program's.",
         "AskApproval": "The provider asks about no calls of its own: calls wait where the tool broker says so.",
     }
     return told.get(type(step).__name__, f"The driver `claude` has no words for {step}.")
@@ -201,7 +203,7 @@ def _is_said_by_the_provider(number: int, step: Step) -> bool:
         case FailWith(category):
             # The program waits by the provider's hint as long as it likes, and tells another.
             return step.in_own_words and step.retry_after is None and category in (_IN_STREAM if number else _STATUS)
-        case Crash() | Emit():
+        case Crash() | Emit() | OwnTool():
             return False
         case _:
             return True

@@ -9,6 +9,7 @@ from conformance.scenario import (
     ApprovalCall,
     AskApproval,
     AskForm,
+    CallTogether,
     CallTool,
     CountUsage,
     Crash,
@@ -108,7 +109,8 @@ def _step(step: Step) -> dict[str, Any]:
             return {"hang": True}
         case Emit(type_, data):
             return {"emit": {"type": type_, "data": data}}
-    raise CannotExpressError(f"The driver `reference` has no words for {step}.")
+        case CallTogether():
+            raise CannotExpressError("A script makes one call after the other.")
 
 
 def _field(field: FormField) -> dict[str, Any]:

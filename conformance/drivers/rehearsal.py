@@ -6,12 +6,27 @@ from typing import Any
 from conformance.drivers.driver import Driver
 from conformance.failure import Broken, CannotExpressError
 from conformance.plane.rehearsals import KEY
-from conformance.scenario import CountUsage, Crash, Emit, FailWith, Hang, Say, Step, Steps, Think
+from conformance.scenario import CountUsage, Crash, Emit, FailWith, Hang, OwnTool, Say, Step, Steps, Think
 
 
 def rehearsed(steps: Steps) -> str:
     """The message that makes an adapter play these steps itself. Raises CannotExpressError for what cannot be rehearsed."""
-    return json.dumps({KEY: [_step(step) for step in steps]})
+    return json.dumps({KEY: [played for step in steps for played in _steps(step)]})
+
+
+def _steps(step: Step) -> list[dict[str, Any]]:
+    match step:
+        case OwnTool(call_id, name, arguments, result, error):
+            ended = {"outcome": "TOOL_OUTCOME_SUCCESS", "result": result}
+            if error is not None:
+                ended = {"outcome": "TOOL_OUTCOME_ERROR", "error": {"code": error[0], "message": error[1]}}
+            called = {"tool_call_id": call_id, "tool_name": name, "arguments": arguments}
+            return [
+                {"emit": {"type": "tool.started", "data": called}},
+                {"emit": {"type": "tool.completed", "data": {"tool_call_id": call_id, **ended}}},
+            ]
+        case _:
+            return [_step(step)]
 
 
 def _step(step: Step) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from tests.standins.agentcore import AgentCore
 
 # What the service cannot be made to show, and what is not claimed.
 UNLOOKED = {
-    "not_verified": {"R3.11/own-tools", "R6.8/approvals", "R6.8/decisions", "R6.9/several"},
+    "not_verified": set[str](),
     "not_applicable": {
         "R1.15/bind",
         "R1.16/shutdown",
@@ -55,7 +55,7 @@ UNLOOKED = {
     },
 }
 # What the service has no words for: failures in the kit's, and events of the contract.
-REHEARSED = {"R2.3/late-events", "R11.1/categories", "R11.2/retryable", "R11.5/oversized"}
+REHEARSED = {"R2.3/late-events", "R3.11/own-error", "R11.1/categories", "R11.2/retryable", "R11.5/oversized"}
 SESSION = "c" * 40
 FUNCTION = {"inlineFunction": {"description": "Echoes.", "inputSchema": {"type": "object"}}}
 TOOLS = [{"type": "inline_function", "name": "kit_echo", "config": FUNCTION}]
@@ -108,9 +108,9 @@ def _texts(events):
 
 
 def test_words_reasoning_usage_and_tools_of_its_own(say):
+    # With which code it failed the service cannot say, so the adapter plays it.
     failed = OwnTool("o2", "look", {}, error=("no_index", "None."))
-    with pytest.raises(CannotExpressError):
-        driver.message((failed,))
+    assert "rehearse" in json.loads(driver.message((failed,)))
     steps = (Think("hm"), Say("one"), Say(pieces=("t", "wo")), OwnTool("o1", "look", {}, 3), CountUsage(17, 4))
     events = say(driver.message(steps))
     assert [text for text in _texts(events) if text] == ["one", "two"]
@@ -255,4 +255,4 @@ async def test_the_adapter_is_certified(folder, standin, monkeypatch):
     assert document["verdict"] == "certified"
     claims = document["capabilities"]
     unverified = {key for key, claim in claims.items() if claim["result"] == "not_verified"}
-    assert unverified == {"interrupt.tool_approval", "interrupt.multi_tool", "tool.builtin", "observability.redaction"}
+    assert unverified == {"observability.redaction"}

@@ -26,18 +26,13 @@ __all__ = ["folder"]
 pytestmark = pytest.mark.timeout(900)
 LIVE = "HARNESS_CLAUDE_LIVE_KEY_FILE"
 ELSEWHERE = {"ANTHROPIC_API_KEY_FILE": "-"}
-# What no model can be made to do, the program does not do, and no rehearsal could show.
-NOT_VERIFIED = {
-    "R3.11/own-tools",
-    "R6.8/approvals",
-    "R6.8/decisions",
-    "R6.9/several",
-    "R10.1/nested",
-    "R10.2/interrupt",
-}
+# What the program does not do, and no rehearsal could show.
+NOT_VERIFIED = {"R10.2/interrupt"}
 # What neither model nor program says: failures in the kit's words, exceptions, events of the contract.
 REHEARSED = {
     "R2.3/late-events",
+    "R3.11/own-error",
+    "R3.11/own-tools",
     "R11.1/categories",
     "R11.2/retryable",
     "R11.3/unclassified",
@@ -88,8 +83,17 @@ async def test_workers_are_certified_and_reach_their_model_with_the_runs_own_tok
     assert {each.case.id for each in made.cases if each.rehearsed} == REHEARSED
     assert made.verdict == "certified"
     claims = made.document["capabilities"]
-    for claim in ("input.images", "input.documents", "skills"):
-        assert claims[claim]["result"] == "certified"
+    unverified = {key for key, claim in claims.items() if claim["result"] == "not_verified"}
+    # What an adapter host shows, what no wire shows, and subagents, of which none can ask a person.
+    assert unverified == {
+        "observability.redaction",
+        "runtime.eviction_recovery",
+        "runtime.sandbox_isolation",
+        "session.clear",
+        "session.cross_replica_resume",
+        "subagents",
+        "thread.eviction_restore",
+    }
     # I28: each run shows its own token, which is the kit's, and nothing else is shown.
     tokens = {bearer for bearer, _ in asked}
     assert all(re.fullmatch(r"Bearer hkc[0-9a-f]{16}\.model-token\..+", bearer) for bearer in tokens)
