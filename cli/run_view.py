@@ -207,7 +207,10 @@ def _usage(usage: dict[str, Any]) -> str:
     ]
     text = f" · {', '.join(parts)} tokens" if parts else ""
     cost = usage.get("cost")
-    return f"{text} · {cost} {_text(usage.get('currency'))}" if isinstance(cost, int | float) else text
+    if not isinstance(cost, int | float):
+        return text
+    # A sum of floats: what is beyond a millionth is noise, and nobody reads powers of ten.
+    return f"{text} · {f'{cost:.6f}'.rstrip('0').rstrip('.')} {_text(usage.get('currency'))}"
 
 
 def _short(value: Any, most: int = MAX_SHOWN) -> str:
