@@ -91,7 +91,7 @@ def test_everything_that_can_go_wrong_does() -> None:
         counts += play(seed, "crash", ASKED).history.counts
     for seed in range(1, 6):
         counts += play(seed, "crash", STOPPED).history.counts
-    for seed in range(1, 31):
+    for seed in range(1, 121):
         counts += play(seed, "crash", CALLING).history.counts
     wanted = (
         "takeover", "forced", "seal", "slot_claimed", "tombstone", "clear", "intent_superseded", "intent_deadline", "intent_session_cleared",
