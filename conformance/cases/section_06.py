@@ -262,8 +262,7 @@ def _outcomes(run: Run) -> dict[str, tuple[int, Any]]:
     """What calls came to, with their results."""
     completed = [draft.payload.tool_completed for draft in run.drafts if kind(draft) == "tool_completed"]
     return {
-        each.tool_call_id: (each.outcome, plain(each.result) if each.HasField("result") else None)
-        for each in completed
+        each.tool_call_id: (each.outcome, plain(each.result) if each.HasField("result") else None) for each in completed
     }
 
 
